@@ -1,0 +1,1 @@
+"""What we put into somebody else's process."""

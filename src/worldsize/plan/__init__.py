@@ -1,0 +1,1 @@
+"""Arithmetic alone: no process group, no file, no clock, no environment."""

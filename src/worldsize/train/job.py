@@ -1,0 +1,553 @@
+"""The job: one object with which an ordinary training loop runs on any number of workers.
+
+    job = worldsize.join(model, optimizer, replicas=8, batch_per_replica=32, seed=0)
+    for epoch in job.epochs(10):
+        for x, y in job.batches(train_set):
+            job.backward(loss(model(x), y))
+    print(job.evaluate(correct, test_set))
+
+Each pass of the inner loop is one replica's batch. The last replica of a worker syncs, clips and updates.
+"""
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.optim import Optimizer
+from torch.utils.data import Dataset
+
+from worldsize.errors import DataError, LossError, Misuse, NotFinite, ResumeError
+from worldsize.parallel import ground
+from worldsize.parallel.ddp import DdpSync
+from worldsize.parallel.exact import ExactSync
+from worldsize.parallel.world import World, join_world
+from worldsize.plan import digest, shards, tree
+from worldsize.plan.shards import Epoch
+from worldsize.plan.streams import stream_seed
+from worldsize.train import checkpoint, data
+from worldsize.train.buffers import ReplicaBuffers
+from worldsize.train.checkpoint import Position
+from worldsize.train.models import has_batch_norm
+from worldsize.train.randomness import seed_all
+
+Sync = Literal["exact", "ddp"]
+BLOCK = 250  # examples in one fixed block of an evaluation
+
+
+def join(
+    model: nn.Module,
+    optimizer: Optimizer,
+    *,
+    replicas: int = 8,
+    batch_per_replica: int = 32,
+    seed: int = 0,
+    sync: Sync = "exact",
+    scheduler: Any = None,
+    scaler: Any = None,
+    clip_norm: float | None = None,
+    keep_short: bool = True,
+    save_to: str | Path | None = None,
+    save_every: int | None = None,
+    bucket_mb: float = 25.0,
+    device: str | None = None,
+    limit_s: float = 600,
+) -> "Job":
+    """Join the world that this process was started in, alone if in none, and make the model's training a job of it.
+
+    Every worker must call this with the same arguments. The first worker's weights are copied to all others.
+    `scheduler` is stepped once per optimizer step. `scaler` is a torch.amp.GradScaler. With `save_to`, a checkpoint is
+    written after every epoch, and with `save_every` after so many steps. `keep_short=False` drops the last short batch.
+    """
+    settings = Settings(
+        replicas=replicas,
+        batch_per_replica=batch_per_replica,
+        seed=seed,
+        sync=sync,
+        clip_norm=clip_norm,
+        keep_short=keep_short,
+        save_to=Path(save_to) if save_to is not None else None,
+        save_every=save_every,
+        bucket_mb=bucket_mb,
+    )
+    world = join_world(device=device, limit_s=limit_s)
+    return Job(world, settings, model, optimizer, scheduler, scaler)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """What a job was asked for, checked before anything is started."""
+
+    replicas: int
+    batch_per_replica: int
+    seed: int = 0
+    sync: Sync = "exact"
+    clip_norm: float | None = None
+    keep_short: bool = True
+    save_to: Path | None = None
+    save_every: int | None = None
+    bucket_mb: float = 25.0
+
+    def __post_init__(self) -> None:
+        for name in ("replicas", "batch_per_replica"):
+            value = getattr(self, name)
+            if not isinstance(value, int) or value < 1:
+                raise Misuse(f"{name} is {value!r}, but must be a whole number of at least 1")
+        if self.sync not in ("exact", "ddp"):
+            raise Misuse(f"unknown sync {self.sync!r}; there are 'exact' and 'ddp'")
+        if self.bucket_mb <= 0:
+            raise Misuse(f"bucket_mb is {self.bucket_mb}, but a bucket needs a size above 0; the default is 25")
+        if self.clip_norm is not None and not self.clip_norm > 0:
+            raise Misuse(f"clip_norm is {self.clip_norm}, but a norm to clip at must be above 0")
+        if self.save_every is not None and (self.save_every < 1 or self.save_to is None):
+            raise Misuse(f"save_every={self.save_every} needs at least 1 step and a folder in save_to")
+
+    def check_world(self, size: int) -> None:
+        """Does this experiment fit so many workers?"""
+        if size > self.replicas:
+            raise Misuse(
+                f"{size} workers cannot share {self.replicas} replicas, since each computes at least one; "
+                f"use at most {self.replicas} workers, or at least {size} replicas"
+            )
+
+    def check_shards(self, examples: int, *, batch_norm: bool, workers: int) -> Epoch:
+        """The plan of an epoch over so many examples, if it can be trained on."""
+        epoch = Epoch(
+            examples=examples,
+            replicas=self.replicas,
+            batch_per_replica=self.batch_per_replica,
+            keep_short=self.keep_short,
+        )
+        if not epoch.steps:
+            raise DataError(
+                f"{examples} examples make no whole global batch of {epoch.global_batch}, and short ones are dropped; "
+                "keep the short batch, or use fewer replicas or examples per replica"
+            )
+        if batch_norm and epoch.smallest_shard() < 2:
+            raise Misuse(
+                f"a replica would read {epoch.smallest_shard()} example at the last of {epoch.steps} steps "
+                f"({examples} examples, {self.replicas} replicas of {self.batch_per_replica}), and batch norm needs at "
+                "least 2; drop the short batch, or change replicas or batch per replica"
+            )
+        if self.sync == "ddp" and epoch.active(epoch.steps - 1) < self.replicas:
+            last = epoch.active(epoch.steps - 1)
+            if tree.block(self.replicas, workers, workers - 1).start >= last:
+                raise Misuse(
+                    f"the last step has examples for {last} of {self.replicas} replicas, which leaves a worker without "
+                    "any, and stock DDP would wait for it; drop the short batch or use sync 'exact'"
+                )
+        return epoch
+
+
+class Job:
+    """One model in training on all workers. Made by `join`; every worker must call its methods together."""
+
+    def __init__(
+        self, world: World, settings: Settings, model: nn.Module, optimizer: Optimizer, scheduler: Any, scaler: Any
+    ) -> None:
+        settings.check_world(world.size)
+        _check_optimizer(model, optimizer)
+        exact = settings.sync == "exact"
+        ground.prepare(world.device, exact=exact)
+        self.world, self.settings = world, settings
+        self.model = model.to(world.device)
+        self.optimizer, self.scheduler, self.scaler = optimizer, scheduler, scaler
+        self.position = Position(epoch=0, step=0, steps_done=0, data="")
+        self.block = tree.block(settings.replicas, world.size, world.worker)
+        ground.compare(world, ground.facts(world.device) | _shape_of(model, settings))
+        world.copy_from_first([*model.parameters(), *model.buffers()])
+        self.buffers = ReplicaBuffers(model, world, settings.replicas)
+        self.sync: ExactSync | DdpSync = (
+            ExactSync(model, world, settings.replicas, bucket_mb=settings.bucket_mb)
+            if exact
+            else DdpSync(model, world, bucket_mb=settings.bucket_mb)
+        )
+        self.grad_norm: Tensor | None = None  # before clipping, of the last step
+        self._now: _Pass | None = None
+        self._losses: list[tuple[int, int, float, Tensor | float]] = []
+        self._walked = 0  # steps of this epoch that earlier loops of this epoch have taken
+
+    # ---- the loop ------------------------------------------------------------------------------------------------
+
+    def epochs(self, count: int) -> Iterator[int]:
+        """The epochs still to train, of `count` in all; a resumed job starts in the epoch it was interrupted in."""
+        while self.position.epoch < count:
+            self._walked = 0
+            yield self.position.epoch
+            self.position = self.position.next_epoch()
+            if self.settings.save_to is not None:
+                self.save(self.settings.save_to)
+
+    def batches(
+        self,
+        *sets: Dataset,
+        count: Callable[..., Any] | None = None,
+        loader_workers: int = 0,
+        collate: Callable[[list], Any] | None = None,
+    ) -> Iterator[Any]:
+        """This worker's batches of one epoch, one per replica and step, with random streams and buffers set.
+
+        Call `backward` once for each. The first data set says how long the epoch is; further ones go round and round
+        beside it, and each pass then gives a tuple with a batch of each. `count` tells how much a batch counts in the
+        mean over the global batch (its tokens, say) when that is not its number of examples; it is called with the
+        parts of the batch.
+        """
+        plan = self._plan(sets)
+        first_of_loop = self._walked
+        done = self.position.step - first_of_loop
+        self._walked += plan.steps
+        if done >= plan.steps:
+            return
+        steps = range(max(done, 0), plan.steps)
+        reading = [
+            data.serve(
+                part,
+                self._indices(plan, part, place, steps, first_of_loop),
+                device=self.world.device,
+                seed=self.settings.seed,
+                epoch=self.position.epoch,
+                loader_workers=loader_workers,
+                collate=collate,
+            )
+            for place, part in enumerate(sets)
+        ]
+        joined = reading[0] if len(sets) == 1 else zip(*reading, strict=True)
+        for step in steps:
+            yield from self._step(step, plan, joined, count)
+            if self._now is not None:  # the loop was left and entered again
+                return
+        seed_all(stream_seed(self.settings.seed, self.position.epoch, self.position.step, 0, "between"))
+
+    def backward(self, loss: Tensor) -> bool:
+        """Run backward on this replica's mean loss, weighted; after the worker's last replica, sync, clip and update.
+
+        True when this was the last one and the weights have changed.
+        """
+        now = self._now
+        if now is None or now.called:
+            raise LossError(
+                "job.backward was called without a batch, or twice for one; call it once per pass of job.batches, "
+                "on the sum of all losses of that batch"
+            )
+        self._check_loss(loss, now)
+        now.called = True
+        factor = now.counted * (1 if isinstance(self.sync, ExactSync) else self.world.size) / now.total
+        weighted = (loss.float() if loss.dtype in (torch.float16, torch.bfloat16) else loss) * factor
+        if self.scaler is not None:
+            weighted = self.scaler.scale(weighted)
+        self.sync.backward(weighted, now.replica, last=now.last)
+        if now.last:
+            self._update()
+        return now.last
+
+    def _step(self, step: int, plan: Epoch, batches: Iterator[Any], count: Callable | None) -> Iterator[Any]:
+        """One step: every local replica that has examples, then the update."""
+        sizes = plan.sizes(step)
+        local = [replica for replica in self.block if sizes[replica]]
+        self.sync.begin(plan.active(step))
+        total: float = plan.size(step)
+        loaded, counted = batches, {replica: float(sizes[replica]) for replica in local}
+        if count is not None:
+            ahead = [next(batches) for _ in local]
+            counted = {replica: float(_counted(count, batch)) for replica, batch in zip(local, ahead, strict=True)}
+            total = self._sum_over_world(sum(counted.values()))
+            loaded = iter(ahead)
+        for replica in local:
+            batch = next(loaded)
+            if total and not counted[replica]:
+                self._leave_out(replica, last=replica == local[-1])
+                continue
+            self._now = _Pass(replica, counted[replica], total, last=replica == local[-1])
+            self.buffers.enter(replica)
+            seed_all(stream_seed(self.settings.seed, self.position.epoch, self.position.step, replica, "pass"))
+            if isinstance(self.sync, DdpSync):
+                self.sync.expect(last=self._now.last)
+            yield batch
+            if not self._now.called:
+                raise LossError(
+                    f"the batch of replica {replica} at step {self.position.step} had no job.backward; "
+                    "call it for every batch (to leave a batch out, give it a loss of 0 * the loss)"
+                )
+        self._now = None
+        if not local:
+            self._update()
+
+    def _leave_out(self, replica: int, *, last: bool) -> None:
+        if not isinstance(self.sync, ExactSync):
+            raise LossError(f"replica {replica} at step {self.position.step} counts nothing; sync 'ddp' cannot skip it")
+        self.sync.skip(replica, last=last)
+        if last:
+            self._update()
+
+    def _update(self) -> None:
+        """Sync, clip, update; the same on every worker, since all have the same bits."""
+        self.sync.finish()
+        parameters = [parameter for group in self.optimizer.param_groups for parameter in group["params"]]
+        if self.scaler is not None:
+            self.scaler.unscale_(self.optimizer)
+        if self.settings.clip_norm is not None:
+            # Squares are summed tensor by tensor, in index order.
+            self.grad_norm = nn.utils.clip_grad_norm_(parameters, self.settings.clip_norm)
+        if self.scaler is not None:
+            self.scaler.step(self.optimizer)
+            self.scaler.update()
+        else:
+            self.optimizer.step()
+        if self.scheduler is not None:
+            self.scheduler.step()
+        self.position = self.position.next_step()
+        every = self.settings.save_every
+        if every and self.settings.save_to is not None and self.position.steps_done % every == 0:
+            self.save(self.settings.save_to)
+
+    # ---- what has come of it -------------------------------------------------------------------------------------
+
+    def mean_loss(self) -> float:
+        """The mean loss since the last call, over all replicas, each weighted as in its step."""
+        mine = [(step, replica, weight, float(loss)) for step, replica, weight, loss in self._losses]
+        self._losses = []
+        everyone = sorted(entry for theirs in self.world.gather(mine) for entry in theirs)
+        for step, replica, _, loss in everyone:
+            if not math.isfinite(loss):
+                raise NotFinite(self._not_finite(loss, step, replica))
+        steps = len({step for step, *_ in everyone})
+        return sum(weight * loss for _, _, weight, loss in everyone) / steps if steps else math.nan
+
+    def evaluate(
+        self,
+        measure: Callable[..., Tensor | dict[str, Tensor]],
+        test_set: Dataset,
+        *,
+        buffers: Literal["mean", "first"] | None = None,
+        collate: Callable[[list], Any] | None = None,
+    ) -> Any:
+        """The mean of a measure over a data set, every example once, with the same bits for every world size.
+
+        `measure` is called with the parts of a batch and gives one number per example, or a dict of such.
+        Batch-norm statistics are the mean over all replicas, or the first replica's (the default under `ddp`).
+        """
+        blocks = list(shards.spans(data.size_of(test_set), BLOCK))
+        mine = range(self.world.worker, len(blocks), self.world.size)
+        served = data.serve(
+            test_set,
+            [torch.arange(blocks[i].start, blocks[i].stop) for i in mine],
+            device=self.world.device,
+            seed=self.settings.seed,
+            epoch=0,
+            collate=collate,
+        )
+        sums = {}
+        training = self.model.training
+        self.model.eval()
+        with torch.no_grad(), self.buffers.evaluation(buffers or self._default_buffers()):
+            for i, batch in zip(mine, served, strict=True):
+                seed_all(stream_seed(self.settings.seed, 0, 0, i, "evaluate"))
+                sums[i] = _sums(measure(*_parts(batch)), len(blocks[i]))
+        self.model.train(training)
+        whole = {i: sums_of for theirs in self.world.gather(sums) for i, sums_of in theirs.items()}
+        names = whole[0].keys()
+        means = {name: sum(whole[i][name] for i in range(len(blocks))) / blocks[-1].stop for name in names}
+        return means[""] if list(names) == [""] else means
+
+    def fingerprint(self) -> dict[str, str]:
+        """The SHA-256 of the weights, and of the buffers that evaluation uses."""
+        with self.buffers.evaluation(self._default_buffers()):
+            return {
+                "weights_sha256": digest.weights_sha256(self.model),
+                "buffers_sha256": digest.buffers_sha256(self.model),
+            }
+
+    # ---- saving and leaving --------------------------------------------------------------------------------------
+
+    def save(self, folder: str | Path) -> Path:
+        """Write a checkpoint at a step border; every worker must call this, the first one writes."""
+        if self._now is not None and not self._now.last:
+            raise Misuse("job.save was called in the middle of a step; call it when job.backward has given True")
+        kept = self.buffers.gather()
+        path = Path(folder) / f"step-{self.position.steps_done:08d}"
+        if self.world.worker == 0:
+            state = checkpoint.State(
+                model=dict(_named(self.model)),
+                optimizer=self.optimizer.state_dict(),
+                buffers={f"{v}.{n}": t for v, row in enumerate(kept) for n, t in zip(self._names(), row, strict=True)},
+                position=self.position,
+                experiment=_experiment(self.settings),
+                extra={
+                    name: part.state_dict()
+                    for name, part in (("scheduler", self.scheduler), ("scaler", self.scaler))
+                    if part is not None
+                },
+            )
+            checkpoint.write(path, state)
+        self.world.barrier()
+        return path
+
+    def resume(self, folder: str | Path) -> bool:
+        """Continue from the newest checkpoint in this folder, at whatever world size; False if there is none."""
+        path = checkpoint.newest(Path(folder))
+        if path is None:
+            return False
+        state = checkpoint.read(path)
+        checkpoint.fits(state, dict(_named(self.model)), _experiment(self.settings), path)
+        with torch.no_grad():
+            for name, tensor in _named(self.model):
+                tensor.copy_(state.model[name])
+        self.optimizer.load_state_dict(state.optimizer)
+        names = self._names()
+        self.buffers.load([[state.buffers[f"{v}.{n}"] for n in names] for v in range(self.settings.replicas)])
+        for name, part in (("scheduler", self.scheduler), ("scaler", self.scaler)):
+            if part is not None and name in state.extra:
+                part.load_state_dict(state.extra[name])
+        self.position = state.position
+        return True
+
+    def close(self) -> None:
+        """Take our hooks off the model and leave the world."""
+        self.sync.close()
+        self.world.leave()
+
+    def __enter__(self) -> "Job":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    # ---- parts ---------------------------------------------------------------------------------------------------
+
+    def _plan(self, sets: tuple[Dataset, ...]) -> Epoch:
+        if not sets:
+            raise Misuse("job.batches needs a data set to read")
+        if isinstance(self.sync, ExactSync):
+            ground.check(self.world.device)
+        plan = self.settings.check_shards(
+            data.size_of(sets[0]), batch_norm=has_batch_norm(self.model), workers=self.world.size
+        )
+        if self._walked == 0:  # the first loop of an epoch names the data of the job
+            identity = data.identity(sets[0])
+            if self.position.data not in ("", identity):
+                raise ResumeError(
+                    f"the checkpoint was trained on data {self.position.data}, but this is {identity} (examples, then "
+                    "a hash of some); resume with the same data set, or start anew"
+                )
+            self.position = self.position.on(identity)
+        return plan
+
+    def _indices(self, plan: Epoch, part: Dataset, place: int, steps: range, first_of_loop: int) -> list[Tensor]:
+        """For each step and local replica, the places in this data set to read."""
+        seed, epoch = self.settings.seed, self.position.epoch
+        stream = first_of_loop * 256 + place
+        order = shards.order(plan.examples, epoch, seed, stream) if place == 0 else None
+        found = []
+        for step in steps:
+            before = self.position.steps_done + step - steps.start
+            if order is None:
+                turn = shards.endless(
+                    data.size_of(part), seed, place, before * plan.global_batch, plan.global_batch
+                )[: plan.size(step)]
+                found += [turn[v :: plan.replicas] for v in self.block if v < plan.active(step)]
+            else:
+                found += [plan.shard(order, step, v) for v in self.block if v < plan.active(step)]
+        return found
+
+    def _check_loss(self, loss: Any, now: "_Pass") -> None:
+        if not isinstance(loss, Tensor):
+            raise LossError(f"job.backward got a {type(loss).__name__}, but needs the loss, a tensor with one number")
+        if loss.numel() != 1:
+            raise LossError(f"job.backward got a loss of shape {tuple(loss.shape)}; give its mean over the batch")
+        if not loss.requires_grad:
+            raise LossError("job.backward got a loss without a graph; do not detach it or compute it under no_grad")
+        value: Tensor | float = loss.detach() if loss.is_cuda else loss.item()
+        if isinstance(value, float) and not math.isfinite(value):
+            raise NotFinite(self._not_finite(value, self.position.steps_done, now.replica))
+        self._losses.append((self.position.steps_done, now.replica, now.counted / now.total, value))
+
+    def _not_finite(self, loss: float, step: int, replica: int) -> str:
+        sizes = range(self.world.size)
+        worker = next(w for w in sizes if replica in tree.block(self.settings.replicas, self.world.size, w))
+        return (
+            f"the loss is {loss} at step {step}, replica {replica}, worker {worker}; "
+            "a smaller learning rate, a warm-up or clip_norm may help"
+        )
+
+    def _sum_over_world(self, number: float) -> float:
+        if self.world.size == 1:
+            return number
+        total = torch.tensor([number], dtype=torch.float64, device=self.world.device)
+        dist.all_reduce(total)
+        return total.item()
+
+    def _default_buffers(self) -> Literal["mean", "first"]:
+        return "mean" if self.settings.sync == "exact" else "first"
+
+    def _names(self) -> list[str]:
+        return [name.replace("_orig_mod.", "") for name in self.buffers.names]
+
+
+@dataclass
+class _Pass:
+    """The replica's pass that is under way."""
+
+    replica: int
+    counted: float
+    total: float
+    last: bool
+    called: bool = False
+
+
+def _check_optimizer(model: nn.Module, optimizer: Optimizer) -> None:
+    known = {id(parameter) for parameter in model.parameters()}
+    foreign = [p for group in optimizer.param_groups for p in group["params"] if id(p) not in known]
+    if foreign:
+        raise Misuse(
+            f"the optimizer holds {len(foreign)} parameters that are not the model's; "
+            "make it from model.parameters() after the last change of the model"
+        )
+
+
+def _shape_of(model: nn.Module, settings: Settings) -> dict[str, Any]:
+    tensors = [(name, tuple(tensor.shape), str(tensor.dtype)) for name, tensor in model.named_parameters()]
+    return {
+        "replicas": settings.replicas,
+        "batch_per_replica": settings.batch_per_replica,
+        "seed": settings.seed,
+        "sync": settings.sync,
+        "bucket_mb": settings.bucket_mb,
+        "the model's parameters": tensors,
+    }
+
+
+def _experiment(settings: Settings) -> dict[str, Any]:
+    names = ("replicas", "batch_per_replica", "seed", "sync", "clip_norm", "keep_short")
+    return {name: getattr(settings, name) for name in names}
+
+
+def _named(model: nn.Module) -> list[tuple[str, Tensor]]:
+    return [(name.replace("_orig_mod.", ""), parameter) for name, parameter in model.named_parameters()]
+
+
+def _parts(batch: Any) -> tuple:
+    return tuple(batch) if isinstance(batch, tuple | list) else (batch,)
+
+
+def _counted(count: Callable[..., Any], batch: Any) -> float:
+    number = float(count(*_parts(batch)))
+    if not math.isfinite(number) or number < 0:
+        raise LossError(f"count gave {number} for a batch; it must give how much the batch counts, 0 or more")
+    return number
+
+
+def _sums(measured: Any, examples: int) -> dict[str, float]:
+    """The sum over a block of each measure; sums are taken in float64 so that their order shows in no digit printed."""
+    named = measured if isinstance(measured, dict) else {"": measured}
+    for name, values in named.items():
+        if not isinstance(values, Tensor) or values.shape != (examples,):
+            got = tuple(values.shape) if isinstance(values, Tensor) else type(values).__name__
+            raise LossError(
+                f"the measure {name or 'of evaluate'} gave {got} for {examples} examples; "
+                "give a tensor with one number per example, such as (out.argmax(1) == y).float()"
+            )
+    return {name: values.double().sum().item() for name, values in named.items()}
