@@ -25,7 +25,7 @@ class DdpSync:
         self._ddp = DistributedDataParallel(
             model,
             device_ids=[world.device.index] if world.device.type == "cuda" else None,
-            bucket_cap_mb=bucket_mb,  # type: ignore[arg-type]  # the annotation says int, the reducer takes any size
+            bucket_cap_mb=bucket_mb,
             forward_sync_buffers=False,
         )
         self._handles = [

@@ -19,6 +19,19 @@ WORKSPACES = (":4096:8", ":16:8")
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
 
 
+def before_joining(*, exact: bool) -> None:
+    """What must be in the environment before the GPU is first used, so before the world is joined."""
+    name = "CUBLAS_WORKSPACE_CONFIG"
+    if not exact or not torch.cuda.is_available() or os.environ.get(name) in WORKSPACES:
+        return
+    if torch.cuda.is_initialized():  # cuBLAS reads it with its first handle, which may have been made already
+        raise Misuse(
+            f"`exact` needs {name}={WORKSPACES[0]} before the GPU is first used; set it in the environment, "
+            "or call worldsize.join before anything on the GPU"
+        )
+    os.environ[name] = WORKSPACES[0]
+
+
 def prepare(device: torch.device, *, exact: bool) -> None:
     """Set what the sync mode needs in this process; refuse in one line what can no longer hold."""
     if device.type == "cpu":
@@ -64,13 +77,6 @@ def compare(world: World, mine: dict[str, Any]) -> None:
 
 
 def _prepare_cuda() -> None:
-    if os.environ.get("CUBLAS_WORKSPACE_CONFIG") not in WORKSPACES:
-        if torch.cuda.is_initialized() and torch._C._cuda_hasPrimaryContext(torch.cuda.current_device()):
-            # cuBLAS reads it when its first handle is made, which may have happened already.
-            os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", WORKSPACES[0])
-            torch._C._cuda_clearCublasWorkspaces()
-        else:
-            os.environ["CUBLAS_WORKSPACE_CONFIG"] = WORKSPACES[0]
     torch.use_deterministic_algorithms(True)
     torch.backends.cudnn.benchmark = False
     torch.backends.cudnn.deterministic = True

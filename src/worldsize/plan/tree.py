@@ -7,12 +7,14 @@ of the replicas can have examples, so every list of nodes here covers replicas 0
 """
 
 from collections.abc import Callable, Iterable
-from typing import NamedTuple, TypeVar
+from dataclasses import dataclass
+from typing import TypeVar
 
 Value = TypeVar("Value")
 
 
-class Node(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Node:
     """A subtree: 2**level replicas from index * 2**level on."""
 
     level: int
@@ -93,10 +95,14 @@ def _deepest(replicas: range) -> int:
     The second of a pair is added to the first where it lies, so it takes no place of its own.
     """
     deepest = 0
-    for stop in range(replicas.start + 1, replicas.stop + 1):
-        before = subtrees(range(replicas.start, stop - 1))
-        takes_place = not (before and Node(0, stop - 1).follows(before[-1]))
-        deepest = max(deepest, len(before) + takes_place)
+    stack: list[Node] = []
+    for replica in replicas:
+        node = Node(0, replica)
+        takes_place = not (stack and node.follows(stack[-1]))
+        deepest = max(deepest, len(stack) + takes_place)
+        stack.append(node)
+        while len(stack) > 1 and stack[-1].follows(stack[-2]):
+            stack[-2:] = [stack[-1].parent]
     return deepest
 
 

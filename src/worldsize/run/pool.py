@@ -14,6 +14,7 @@ import tempfile
 import threading
 import time
 import traceback
+import types
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
@@ -21,17 +22,10 @@ from typing import Any
 
 from worldsize import errors
 from worldsize.errors import Failure, WorkerDied, WorldsizeError
+from worldsize.run.environment import for_workers
 
 PRELOAD = ["torch", "torch._dynamo", "torch.distributed", "worldsize.train.loop", "worldsize.run.pool"]
 GRACE_S = 2.0  # how long the other workers have to say what they saw, once one has failed
-ENVIRONMENT = {
-    "OMP_NUM_THREADS": "1",  # with more, neighbours on the same cores slow each other down many times over
-    "MALLOC_MMAP_THRESHOLD_": str(32 * 1024 * 1024),  # keep freed gradients: up to 1.4x on CPU
-    "MALLOC_TRIM_THRESHOLD_": str(2**31 - 1),
-    "GLOO_SOCKET_IFNAME": "lo0" if sys.platform == "darwin" else "lo",
-    "TORCH_CPP_LOG_LEVEL": "ERROR",  # a peer's death is reported by the parent, in one line
-}
-
 _parent: Connection | None = None
 
 
@@ -45,7 +39,7 @@ def warm_up() -> None:
     """Start the fork server and let it load torch, without waiting for it."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(PRELOAD)
-    with _environment():
+    with for_workers():
         multiprocessing.forkserver.ensure_running()
 
 
@@ -96,7 +90,8 @@ class _Crew:
             self.processes.append(process)
             self.pipes.append(ours)
             try:
-                process.start()
+                with _without_main():
+                    process.start()
             finally:
                 theirs.close()
 
@@ -223,13 +218,14 @@ def _end_with_parent() -> None:
 
 
 @contextlib.contextmanager
-def _environment() -> Iterator[None]:
-    """What the workers need in their environment before they load anything, set only while the server starts."""
-    before = {name: os.environ.get(name) for name in ENVIRONMENT}
-    os.environ.update({name: value for name, value in ENVIRONMENT.items() if before[name] is None})
+def _without_main() -> Iterator[None]:
+    """Start a worker without running the parent's script in it: what workers call stands in a module.
+
+    A script without a guard would otherwise start its own workers again, and a notebook has no file to run.
+    """
+    main = sys.modules["__main__"]
+    sys.modules["__main__"] = types.ModuleType("__main__")
     try:
         yield
     finally:
-        for name, value in before.items():
-            if value is None:
-                os.environ.pop(name, None)
+        sys.modules["__main__"] = main

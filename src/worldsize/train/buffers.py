@@ -20,16 +20,22 @@ class ReplicaBuffers:
         self.world, self.replicas = world, replicas
         self.block = tree.block(replicas, world.size, world.worker)
         self.names = [name for name, _ in model.named_buffers()]
-        self.live = list(model.buffers())
+        modules = dict(model.named_modules())
+        self._places = [(modules[name.rpartition(".")[0]], name.rpartition(".")[2]) for name in self.names]
         self._at = self.block.start
         self._kept = {replica: [buffer.clone() for buffer in self.live] for replica in self.block}
 
+    @property
+    def live(self) -> list[Tensor]:
+        """The model's buffers, looked up anew: a forward pass may have put another tensor in the place of one."""
+        return [module._buffers[name] for module, name in self._places]
+
     def enter(self, replica: int) -> None:
         """Put this replica's buffers into the model, and keep those that were there."""
-        if replica == self._at or not self.live:
+        if replica == self._at or not self.names:
             return
         self._keep()
-        torch._foreach_copy_(self.live, self._kept[replica])
+        self._show(self._kept[replica])
         self._at = replica
 
     @contextmanager
@@ -39,22 +45,22 @@ class ReplicaBuffers:
         They are the mean over all replicas, summed along the tree, or on request the first replica's, as in stock
         DDP. Whole numbers (the count of batches) are the first replica's.
         """
-        if not self.live:
+        if not self.names:
             yield
             return
         self._keep()
-        torch._foreach_copy_(self.live, self._chosen(choice))
+        self._show(self._chosen(choice))
         try:
             yield
         finally:
-            torch._foreach_copy_(self.live, self._kept[self._at])
+            self._show(self._kept[self._at])
 
     def gather(self) -> list[list[Tensor]]:
         """The buffers of all replicas of the world, in replica order. Every worker must call this."""
         self._keep()
         columns = [
             self.world.gather_rows(torch.stack([self._kept[replica][i] for replica in self.block]), self.replicas)
-            for i in range(len(self.live))
+            for i in range(len(self.names))
         ]
         return [[column[replica] for column in columns] for replica in range(self.replicas)]
 
@@ -63,12 +69,17 @@ class ReplicaBuffers:
         for replica in self.block:
             for mine, theirs in zip(self._kept[replica], kept[replica], strict=True):
                 mine.copy_(theirs)
-        if self.live:
-            torch._foreach_copy_(self.live, self._kept[self._at])
+        if self.names:
+            self._show(self._kept[self._at])
 
     def _keep(self) -> None:
-        if self.live:
-            torch._foreach_copy_(self._kept[self._at], self.live)
+        if self.names:
+            with torch.no_grad():
+                torch._foreach_copy_(self._kept[self._at], self.live)
+
+    def _show(self, buffers: list[Tensor]) -> None:
+        with torch.no_grad():
+            torch._foreach_copy_(self.live, buffers)
 
     def _chosen(self, choice: Choice) -> list[Tensor]:
         everyone = self.gather()

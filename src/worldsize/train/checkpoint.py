@@ -74,18 +74,32 @@ def write(path: Path, state: State) -> None:
     (partial / MANIFEST).write_text(json.dumps(sums, indent=1))
     for file in [*partial.iterdir(), partial]:
         _sync(file)
+    old = path.parent / f".{path.name}.old"
+    shutil.rmtree(old, ignore_errors=True)
     if path.exists():
-        shutil.rmtree(path)
+        path.rename(old)
     partial.rename(path)
     _sync(path.parent)
+    shutil.rmtree(old, ignore_errors=True)
 
 
 def newest(folder: Path) -> Path | None:
-    """The checkpoint with the most steps in a folder, or the folder itself if it is one; None if there is none."""
+    """The checkpoint with the most steps that is whole, or the folder itself if it is one; None if there is none.
+
+    Refuses when there are some but none is whole.
+    """
     if (folder / MANIFEST).exists():
         return folder
-    found = sorted(path for path in folder.glob("step-*") if (path / MANIFEST).exists())
-    return found[-1] if found else None
+    broken: ResumeError | None = None
+    for path in sorted(folder.glob("step-*"), reverse=True):
+        try:
+            verify(path)
+            return path
+        except ResumeError as error:
+            broken = broken or error
+    if broken:
+        raise broken
+    return None
 
 
 def read(path: Path) -> State:
@@ -120,8 +134,8 @@ def verify(path: Path) -> None:
 
 def fits(state: State, model: dict[str, Tensor], experiment: dict[str, Any], path: Path) -> None:
     """Refuse a checkpoint of another model or another experiment."""
-    theirs = {name: tuple(tensor.shape) for name, tensor in state.model.items()}
-    ours = {name: tuple(tensor.shape) for name, tensor in model.items()}
+    theirs = {name: (*tensor.shape, tensor.dtype) for name, tensor in state.model.items()}
+    ours = {name: (*tensor.shape, tensor.dtype) for name, tensor in model.items()}
     if theirs != ours:
         odd = next(name for name in [*theirs, *ours] if theirs.get(name) != ours.get(name))
         raise ResumeError(
@@ -179,4 +193,3 @@ def _sync(path: Path) -> None:
         os.fsync(handle)
     finally:
         os.close(handle)
-

@@ -6,7 +6,7 @@ import importlib.resources
 import os
 import zlib
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
-from worldsize.errors import DataError, Misuse
+from worldsize.errors import DataError
 from worldsize.plan.streams import stream_seed
 from worldsize.train.randomness import seed_all
 
@@ -23,7 +23,7 @@ NAMES = {
     "fashion-10k": "the first 10,000 training images of Fashion-MNIST and all 10,000 test images; inside the package",
     "fashion": "all of Fashion-MNIST, 60,000 and 10,000 images; falls back to fashion-10k, and says so",
     "generated:EXAMPLES:SHAPE:CLASSES": "noisy class patterns of any size, such as generated:4096:3x32x32:10",
-    "sums": "additions such as 47+85=132 as text, 20,000 to train on; the answer alone is counted in the loss",
+    "sums": "additions such as 47+85=132 as text, 8,000 to train on; the answer alone is counted in the loss",
     "line": "100 points on a noisy line, for the linear neuron",
 }
 
@@ -86,7 +86,7 @@ def in_memory(data: Dataset) -> InMemory | None:
     """This data set as one that lies in memory, if it is one."""
     if isinstance(data, InMemory):
         return data
-    if isinstance(data, TensorDataset):
+    if type(data) is TensorDataset:  # one derived from it may read an example in its own way
         return InMemory(tensors=data.tensors)
     return None
 
@@ -314,24 +314,25 @@ UNCOUNTED = -100  # the target that torch's cross entropy leaves out
 
 
 def _sums(seed: int) -> Sets:
-    """Additions as text, a character a token; only the answer and its full stop are to be predicted."""
-    generator = torch.Generator().manual_seed(stream_seed(seed, 0, 0, 0, "sums"))
+    """Additions of numbers below 100 as text, a character a token; only the answer and its full stop are counted.
 
-    def part(count: int) -> InMemory:
-        left, right = torch.randint(0, 1000, (2, count), generator=generator).tolist()
+    A fifth of all pairs is kept for the test, so that an answer there was never seen.
+    """
+    generator = torch.Generator().manual_seed(stream_seed(seed, 0, 0, 0, "sums"))
+    pairs = torch.randperm(10_000, generator=generator)
+
+    def part(chosen: Tensor) -> InMemory:
         rows, targets = [], []
-        for a, b in zip(left, right, strict=True):
-            question, answer = f"{a}+{b}=", f"{a + b}."
-            text = (question + answer).ljust(13)
-            tokens = [SYMBOLS.index(symbol) for symbol in text]
+        for pair in chosen.tolist():
+            left, right = divmod(pair, 100)
+            question, answer = f"{left}+{right}=", f"{left + right}."
+            tokens = [SYMBOLS.index(symbol) for symbol in (question + answer).ljust(10)]
             counted = range(len(question), len(question) + len(answer))
             rows.append(tokens[:-1])
             targets.append([tokens[i] if i in counted else UNCOUNTED for i in range(1, len(tokens))])
-        return InMemory(
-            tensors=(torch.tensor(rows), torch.tensor(targets)), classes=len(SYMBOLS), source="generated"
-        )
+        return InMemory(tensors=(torch.tensor(rows), torch.tensor(targets)), classes=len(SYMBOLS), source="generated")
 
-    return Sets(name="sums", train=part(20_000), test=part(2_000), source="generated", kind="tokens")
+    return Sets(name="sums", train=part(pairs[2_000:]), test=part(pairs[:2_000]), source="generated", kind="tokens")
 
 
 def _line(seed: int) -> Sets:

@@ -56,12 +56,14 @@ def join(
     bucket_mb: float = 25.0,
     device: str | None = None,
     limit_s: float = 600,
+    after_step: Callable[["Job"], None] | None = None,
 ) -> "Job":
     """Join the world that this process was started in, alone if in none, and make the model's training a job of it.
 
     Every worker must call this with the same arguments. The first worker's weights are copied to all others.
     `scheduler` is stepped once per optimizer step. `scaler` is a torch.amp.GradScaler. With `save_to`, a checkpoint is
     written after every epoch, and with `save_every` after so many steps. `keep_short=False` drops the last short batch.
+    `after_step` is called on every worker after each step, also where a worker had no example to read.
     """
     settings = Settings(
         replicas=replicas,
@@ -74,8 +76,9 @@ def join(
         save_every=save_every,
         bucket_mb=bucket_mb,
     )
+    ground.before_joining(exact=sync == "exact")
     world = join_world(device=device, limit_s=limit_s)
-    return Job(world, settings, model, optimizer, scheduler, scaler)
+    return Job(world, settings, model, optimizer, scheduler, scaler, after_step=after_step)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,10 +96,10 @@ class Settings:
     bucket_mb: float = 25.0
 
     def __post_init__(self) -> None:
-        for name in ("replicas", "batch_per_replica"):
+        for name, least in (("replicas", 1), ("batch_per_replica", 1), ("seed", 0)):
             value = getattr(self, name)
-            if not isinstance(value, int) or value < 1:
-                raise Misuse(f"{name} is {value!r}, but must be a whole number of at least 1")
+            if not isinstance(value, int) or not least <= value < 2**62:
+                raise Misuse(f"{name} is {value!r}, but must be a whole number of at least {least}")
         if self.sync not in ("exact", "ddp"):
             raise Misuse(f"unknown sync {self.sync!r}; there are 'exact' and 'ddp'")
         if self.bucket_mb <= 0:
@@ -147,7 +150,15 @@ class Job:
     """One model in training on all workers. Made by `join`; every worker must call its methods together."""
 
     def __init__(
-        self, world: World, settings: Settings, model: nn.Module, optimizer: Optimizer, scheduler: Any, scaler: Any
+        self,
+        world: World,
+        settings: Settings,
+        model: nn.Module,
+        optimizer: Optimizer,
+        scheduler: Any = None,
+        scaler: Any = None,
+        *,
+        after_step: Callable[["Job"], None] | None = None,
     ) -> None:
         settings.check_world(world.size)
         _check_optimizer(model, optimizer)
@@ -155,7 +166,7 @@ class Job:
         ground.prepare(world.device, exact=exact)
         self.world, self.settings = world, settings
         self.model = model.to(world.device)
-        self.optimizer, self.scheduler, self.scaler = optimizer, scheduler, scaler
+        self.optimizer, self.scheduler, self.scaler, self.after_step = optimizer, scheduler, scaler, after_step
         self.position = Position(epoch=0, step=0, steps_done=0, data="")
         self.block = tree.block(settings.replicas, world.size, world.worker)
         ground.compare(world, ground.facts(world.device) | _shape_of(model, settings))
@@ -170,13 +181,18 @@ class Job:
         self._now: _Pass | None = None
         self._losses: list[tuple[int, int, float, Tensor | float]] = []
         self._walked = 0  # steps of this epoch that earlier loops of this epoch have taken
+        self._agreed = ""  # the data set that all workers are known to read
+        self._trained = {id(parameter) for parameter in model.parameters() if parameter.requires_grad}
 
     # ---- the loop ------------------------------------------------------------------------------------------------
 
     def epochs(self, count: int) -> Iterator[int]:
         """The epochs still to train, of `count` in all; a resumed job starts in the epoch it was interrupted in."""
+        started = self.position.steps_done
         while self.position.epoch < count:
-            self._walked = 0
+            # Losses that nobody has asked for are kept for one epoch more, not for ever.
+            self._losses = [entry for entry in self._losses if entry[0] >= started]
+            self._walked, started = 0, self.position.steps_done
             yield self.position.epoch
             self.position = self.position.next_epoch()
             if self.settings.save_to is not None:
@@ -220,7 +236,7 @@ class Job:
             yield from self._step(step, plan, joined, count)
             if self._now is not None:  # the loop was left and entered again
                 return
-        seed_all(stream_seed(self.settings.seed, self.position.epoch, self.position.step, 0, "between"))
+        self._seed("between")
 
     def backward(self, loss: Tensor) -> bool:
         """Run backward on this replica's mean loss, weighted; after the worker's last replica, sync, clip and update.
@@ -254,11 +270,11 @@ class Job:
         if count is not None:
             ahead = [next(batches) for _ in local]
             counted = {replica: float(_counted(count, batch)) for replica, batch in zip(local, ahead, strict=True)}
-            total = self._sum_over_world(sum(counted.values()))
+            total = self._sum_over_replicas(counted)
             loaded = iter(ahead)
         for replica in local:
             batch = next(loaded)
-            if total and not counted[replica]:
+            if not counted[replica]:
                 self._leave_out(replica, last=replica == local[-1])
                 continue
             self._now = _Pass(replica, counted[replica], total, last=replica == local[-1])
@@ -281,11 +297,13 @@ class Job:
             raise LossError(f"replica {replica} at step {self.position.step} counts nothing; sync 'ddp' cannot skip it")
         self.sync.skip(replica, last=last)
         if last:
+            self._now = None
             self._update()
 
     def _update(self) -> None:
         """Sync, clip, update; the same on every worker, since all have the same bits."""
         self.sync.finish()
+        self._seed("update")  # for optimizers that draw noise
         parameters = [parameter for group in self.optimizer.param_groups for parameter in group["params"]]
         if self.scaler is not None:
             self.scaler.unscale_(self.optimizer)
@@ -303,11 +321,13 @@ class Job:
         every = self.settings.save_every
         if every and self.settings.save_to is not None and self.position.steps_done % every == 0:
             self.save(self.settings.save_to)
+        if self.after_step is not None:
+            self.after_step(self)
 
     # ---- what has come of it -------------------------------------------------------------------------------------
 
     def mean_loss(self) -> float:
-        """The mean loss since the last call, over all replicas, each weighted as in its step."""
+        """The mean loss since the last call, at most since the start of the last epoch, over all replicas."""
         mine = [(step, replica, weight, float(loss)) for step, replica, weight, loss in self._losses]
         self._losses = []
         everyone = sorted(entry for theirs in self.world.gather(mine) for entry in theirs)
@@ -341,13 +361,15 @@ class Job:
             collate=collate,
         )
         sums = {}
-        training = self.model.training
+        modes = [(module, module.training) for module in self.model.modules()]
         self.model.eval()
         with torch.no_grad(), self.buffers.evaluation(buffers or self._default_buffers()):
             for i, batch in zip(mine, served, strict=True):
                 seed_all(stream_seed(self.settings.seed, 0, 0, i, "evaluate"))
                 sums[i] = _sums(measure(*_parts(batch)), len(blocks[i]))
-        self.model.train(training)
+        for module, training in modes:  # one by one: the user may hold some of them in evaluation
+            module.training = training
+        self._seed("between")
         whole = {i: sums_of for theirs in self.world.gather(sums) for i, sums_of in theirs.items()}
         names = whole[0].keys()
         means = {name: sum(whole[i][name] for i in range(len(blocks))) / blocks[-1].stop for name in names}
@@ -361,12 +383,17 @@ class Job:
                 "buffers_sha256": digest.buffers_sha256(self.model),
             }
 
+    def print(self, *values: Any) -> None:
+        """Print on the first worker alone."""
+        if self.world.worker == 0:
+            print(*values, flush=True)
+
     # ---- saving and leaving --------------------------------------------------------------------------------------
 
     def save(self, folder: str | Path) -> Path:
         """Write a checkpoint at a step border; every worker must call this, the first one writes."""
-        if self._now is not None and not self._now.last:
-            raise Misuse("job.save was called in the middle of a step; call it when job.backward has given True")
+        if self._now is not None and not (self._now.last and self._now.called):
+            raise Misuse("job.save was called in the middle of a step; use save_every, or call it after the loop")
         kept = self.buffers.gather()
         path = Path(folder) / f"step-{self.position.steps_done:08d}"
         if self.world.worker == 0:
@@ -375,7 +402,7 @@ class Job:
                 optimizer=self.optimizer.state_dict(),
                 buffers={f"{v}.{n}": t for v, row in enumerate(kept) for n, t in zip(self._names(), row, strict=True)},
                 position=self.position,
-                experiment=_experiment(self.settings),
+                experiment=self._experiment(),
                 extra={
                     name: part.state_dict()
                     for name, part in (("scheduler", self.scheduler), ("scaler", self.scaler))
@@ -387,12 +414,19 @@ class Job:
         return path
 
     def resume(self, folder: str | Path) -> bool:
-        """Continue from the newest checkpoint in this folder, at whatever world size; False if there is none."""
+        """Continue from the newest whole checkpoint in this folder, at whatever world size; False if there is none."""
         path = checkpoint.newest(Path(folder))
+        everyone = self.world.gather(path.name if path else None)
+        if any(name != everyone[0] for name in everyone):
+            odd = next(worker for worker, name in enumerate(everyone) if name != everyone[0])
+            raise ResumeError(
+                f"worker 0 finds {everyone[0]} in {folder}, worker {odd} finds {everyone[odd]}; "
+                "keep checkpoints on a file system that all hosts share"
+            )
         if path is None:
             return False
         state = checkpoint.read(path)
-        checkpoint.fits(state, dict(_named(self.model)), _experiment(self.settings), path)
+        checkpoint.fits(state, dict(_named(self.model)), self._experiment(), path)
         with torch.no_grad():
             for name, tensor in _named(self.model):
                 tensor.copy_(state.model[name])
@@ -423,6 +457,7 @@ class Job:
             raise Misuse("job.batches needs a data set to read")
         if isinstance(self.sync, ExactSync):
             ground.check(self.world.device)
+        self._check_trained()
         plan = self.settings.check_shards(
             data.size_of(sets[0]), batch_norm=has_batch_norm(self.model), workers=self.world.size
         )
@@ -433,6 +468,9 @@ class Job:
                     f"the checkpoint was trained on data {self.position.data}, but this is {identity} (examples, then "
                     "a hash of some); resume with the same data set, or start anew"
                 )
+            if identity != self._agreed:
+                ground.compare(self.world, {"the training data": identity})
+                self._agreed = identity
             self.position = self.position.on(identity)
         return plan
 
@@ -445,13 +483,22 @@ class Job:
         for step in steps:
             before = self.position.steps_done + step - steps.start
             if order is None:
-                turn = shards.endless(
-                    data.size_of(part), seed, place, before * plan.global_batch, plan.global_batch
-                )[: plan.size(step)]
+                turn = shards.endless(data.size_of(part), seed, place, before * plan.global_batch, plan.global_batch)[
+                    : plan.size(step)
+                ]
                 found += [turn[v :: plan.replicas] for v in self.block if v < plan.active(step)]
             else:
                 found += [plan.shard(order, step, v) for v in self.block if v < plan.active(step)]
         return found
+
+    def _check_trained(self) -> None:
+        """A parameter that was unfrozen or replaced since would silently differ between workers."""
+        for name, parameter in self.model.named_parameters():
+            if parameter.requires_grad and id(parameter) not in self._trained:
+                raise Misuse(
+                    f"{name} was unfrozen or replaced after worldsize.join, so its gradient would not be synced; "
+                    "join when the model is complete, and freeze afterwards what is not to be trained yet"
+                )
 
     def _check_loss(self, loss: Any, now: "_Pass") -> None:
         if not isinstance(loss, Tensor):
@@ -473,15 +520,32 @@ class Job:
             "a smaller learning rate, a warm-up or clip_norm may help"
         )
 
-    def _sum_over_world(self, number: float) -> float:
-        if self.world.size == 1:
-            return number
-        total = torch.tensor([number], dtype=torch.float64, device=self.world.device)
-        dist.all_reduce(total)
-        return total.item()
+    def _sum_over_replicas(self, counted: dict[int, float]) -> float:
+        """The sum of what all replicas count, which need not be whole numbers: rounded once, whoever brings them."""
+        row = torch.zeros(self.settings.replicas, dtype=torch.float64, device=self.world.device)
+        for replica, number in counted.items():
+            row[replica] = number
+        if self.world.size > 1:
+            dist.all_reduce(row)  # to each number only zeros are added
+        total = math.fsum(row.tolist())
+        if not total:
+            raise LossError(
+                f"count gave 0 for every batch of step {self.position.steps_done}, so there is no mean to take; "
+                "leave such examples out of the data set"
+            )
+        return total
+
+    def _seed(self, purpose: str) -> None:
+        seed_all(stream_seed(self.settings.seed, self.position.epoch, self.position.step, 0, purpose))
 
     def _default_buffers(self) -> Literal["mean", "first"]:
         return "mean" if self.settings.sync == "exact" else "first"
+
+    def _experiment(self) -> dict[str, Any]:
+        """What must not change between two parts of one run."""
+        parts = {"optimizer": self.optimizer, "scheduler": self.scheduler, "scaler": self.scaler}
+        kinds = {name: None if part is None else type(part).__name__ for name, part in parts.items()}
+        return _experiment(self.settings) | kinds
 
     def _names(self) -> list[str]:
         return [name.replace("_orig_mod.", "") for name in self.buffers.names]
@@ -510,14 +574,7 @@ def _check_optimizer(model: nn.Module, optimizer: Optimizer) -> None:
 
 def _shape_of(model: nn.Module, settings: Settings) -> dict[str, Any]:
     tensors = [(name, tuple(tensor.shape), str(tensor.dtype)) for name, tensor in model.named_parameters()]
-    return {
-        "replicas": settings.replicas,
-        "batch_per_replica": settings.batch_per_replica,
-        "seed": settings.seed,
-        "sync": settings.sync,
-        "bucket_mb": settings.bucket_mb,
-        "the model's parameters": tensors,
-    }
+    return _experiment(settings) | {"bucket_mb": settings.bucket_mb, "the model's parameters": tensors}
 
 
 def _experiment(settings: Settings) -> dict[str, Any]:

@@ -1,1 +1,270 @@
-"""Our own training loop."""
+"""Our own training loop, on the same job that everybody else's loop uses. `train_worker` runs in every worker."""
+
+import time
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LambdaLR
+
+from worldsize.parallel import ground
+from worldsize.parallel.world import World, join_world
+from worldsize.plan import rates, tree
+from worldsize.plan.shards import Epoch
+from worldsize.train import data, models
+from worldsize.train.checkpoint import newest
+from worldsize.train.data import Sets
+from worldsize.train.job import Job, Settings
+from worldsize.train.records import Records
+from worldsize.train.settings import Run
+
+MOST_RECORDS = 200  # step records of a run, so that long runs do not gather losses at every step
+TELL_EVERY_S = 0.1
+
+Tell = Callable[[dict[str, Any]], None]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """What a run will do, worked out before any worker starts."""
+
+    sets: Sets
+    epoch: Epoch
+    epochs: int
+    optimizer: str
+    rate: float  # at the base batch
+    base_batch: int
+    rule: str
+    learning_rate: float
+    warmup_steps: int
+    parameters: int
+
+    @property
+    def steps(self) -> int:
+        return self.epoch.steps * self.epochs
+
+    def facts(self, run: Run, world_size: int, device: str, backend: str) -> dict[str, Any]:
+        """The plan for people and records."""
+        return {
+            "workers": world_size,
+            "replicas": run.replicas,
+            "batch_per_replica": run.batch_per_replica,
+            "global_batch": run.global_batch,
+            "steps_per_epoch": self.epoch.steps,
+            "epochs": self.epochs,
+            "steps": self.steps,
+            "learning_rate": self.learning_rate,
+            "rule": self.rule_in_words(run),
+            "schedule": f"{run.schedule}, {self.warmup_steps} steps of warm-up",
+            "optimizer": self.optimizer,
+            "model": run.model,
+            "parameters": self.parameters,
+            "data": self.sets.name,
+            "source": self.sets.source,
+            "train_examples": len(self.sets.train),
+            "test_examples": len(self.sets.test),
+            "device": device,
+            "backend": backend if world_size > 1 else "none",
+            "sync": run.sync,
+            "bytes_relative_to_ring": tree.bytes_relative_to_ring(run.replicas, world_size),
+        }
+
+    def rule_in_words(self, run: Run) -> str:
+        if self.rule == "none" or run.global_batch == self.base_batch:
+            return f"{self.rule}: the rate as it is"
+        ratio = f"{run.global_batch} / {self.base_batch}"
+        return f"{self.rule}: {self.rate:g} x {ratio if self.rule == 'linear' else f'sqrt({ratio})'}"
+
+
+def make_plan(run: Run, workers: int) -> Plan:
+    """Work a run out in full, and refuse here whatever cannot be."""
+    key = models.family(run.model)
+    recipe = models.RECIPES[key]
+    job_settings(run, None).check_world(workers)
+    sets = data.load(
+        run.data, data_dir=Path(run.data_dir) if run.data_dir else None, download=run.download, seed=run.seed
+    )
+    with torch.device("meta"):
+        model = models.build(run.model, sets, run.dropout)
+    epoch = job_settings(run, None).check_shards(
+        len(sets.train), batch_norm=models.has_batch_norm(model), workers=workers
+    )
+    optimizer = run.optimizer or recipe.optimizer
+    same_kind = optimizer == recipe.optimizer
+    rate = run.rate or (recipe.rate if same_kind else {"sgd": 0.1, "adamw": 1e-3}[optimizer])
+    base_batch = run.base_batch or recipe.base_batch
+    rule: Any = run.rule or ("linear" if optimizer == "sgd" else "sqrt")
+    plan = Plan(
+        sets=sets,
+        epoch=epoch,
+        epochs=run.epochs or recipe.epochs,
+        optimizer=optimizer,
+        rate=rate,
+        base_batch=base_batch,
+        rule=rule,
+        learning_rate=rates.scaled_rate(rate, rule, run.global_batch, base_batch),
+        warmup_steps=round((recipe.warmup_epochs if run.warmup_epochs is None else run.warmup_epochs) * epoch.steps),
+        parameters=models.parameters_of(model),
+    )
+    _factor(run, plan)  # refuses a warm-up that does not fit
+    return plan
+
+
+def job_settings(run: Run, save_to: Path | None) -> Settings:
+    return Settings(
+        replicas=run.replicas,
+        batch_per_replica=run.batch_per_replica,
+        seed=run.seed,
+        sync=run.sync,  # type: ignore[arg-type]  # Settings checks it
+        clip_norm=run.clip_norm,
+        keep_short=not run.drop_short,
+        save_to=save_to,
+        save_every=run.save_every if save_to is not None else None,
+        bucket_mb=run.bucket_mb,
+    )
+
+
+def train_worker(run: Run, folder: str | None, stop_after: int | None, tell: Tell) -> dict[str, Any]:
+    """Train in this worker, together with all others of its world, and give the result."""
+    ground.before_joining(exact=run.sync == "exact")
+    world = join_world(device=run.device, backend=run.backend, limit_s=run.limit_s)
+    plan = make_plan(run, world.size)
+    records = Records(Path(folder)) if folder is not None else None
+    work = _Work(run, plan, world, records, stop_after, tell)
+    try:
+        work.train()
+    except _Stopped:
+        pass
+    finally:
+        work.job.sync.close()
+    return work.result()
+
+
+class _Stopped(Exception):
+    """The step was reached at which this sitting was to end."""
+
+
+class _Work:
+    """One worker's part of a run: the job, the clock, and what it reports."""
+
+    def __init__(
+        self, run: Run, plan: Plan, world: World, records: Records | None, stop_after: int | None, tell: Tell
+    ) -> None:
+        self.run, self.plan, self.world, self.stop_after, self.tell = run, plan, world, stop_after, tell
+        self.records = records if world.worker == 0 else None
+        if world.device.type == "cpu":
+            torch.set_num_threads(1)  # before the weights are drawn
+        torch.manual_seed(run.seed)
+        self.model = models.build(run.model, plan.sets, run.dropout).to(world.device)
+        self.optimizer = make_optimizer(self.model, run, plan)
+        callable_model = torch.compile(self.model, dynamic=False) if run.compile else self.model
+        saves = records.checkpoints if records is not None else None
+        scaler = torch.amp.GradScaler(world.device.type) if run.precision == "fp16" else None
+        scheduler = LambdaLR(self.optimizer, _factor(run, plan))
+        settings = job_settings(run, saves)
+        self.job = Job(world, settings, self.model, self.optimizer, scheduler, scaler, after_step=self.after_step)
+        self.loss = models.loss_of(plan.sets, callable_model)
+        self.measures = models.measures_of(plan.sets, self.model)
+        self.last: dict[str, Any] = {}
+        self.every = max(1, plan.steps // MOST_RECORDS)
+        self.started, self.told = time.perf_counter(), 0.0
+        self.train_s, self.trained, self.since, self.recorded_at = 0.0, 0, time.perf_counter(), (0.0, 0)
+        if saves is not None and newest(saves) is not None:
+            self.job.resume(saves)
+            self.event("resumed", step=self.job.position.steps_done, workers=world.size)
+
+    def train(self) -> None:
+        train_set = self.plan.sets.train.to(self.world.device)
+        test_set = self.plan.sets.test.to(self.world.device)
+        count = models.count_of(self.plan.sets)
+        for epoch in self.job.epochs(self.plan.epochs):
+            self.since = time.perf_counter()
+            for x, y in self.job.batches(train_set, count=count):
+                with self.autocast():
+                    loss = self.loss(x, y)
+                self.job.backward(loss)
+            self.last = self.job.evaluate(self.measures, test_set)
+            self.event("evaluated", epoch=epoch + 1, step=self.job.position.steps_done, **self.last)
+            if self.world.worker == 0:
+                self.tell({"kind": "evaluated", "epoch": epoch + 1, "time_s": self.elapsed(), **self.last})
+        if not self.last:  # resumed when all was done
+            self.last = self.job.evaluate(self.measures, test_set)
+
+    def autocast(self) -> AbstractContextManager:
+        if self.run.precision == "fp32":
+            return nullcontext()
+        dtype = torch.bfloat16 if self.run.precision == "bf16" else torch.float16
+        return torch.autocast(self.world.device.type, dtype)
+
+    def after_step(self, job: Job) -> None:
+        """On every worker, after every step: keep time, record, show, stop where asked."""
+        now = time.perf_counter()
+        self.train_s += now - self.since
+        self.since = now
+        done = job.position.steps_done
+        self.trained += self.plan.epoch.size(job.position.step - 1)
+        if done % self.every == 0 or done == self.plan.steps:
+            self.record(done, job.mean_loss())
+        elif self.world.worker == 0 and now - self.told > TELL_EVERY_S:
+            self.show(done)
+        if done == self.stop_after:
+            if job.settings.save_to is not None:
+                job.save(job.settings.save_to)
+            raise _Stopped
+        self.since = time.perf_counter()
+
+    def record(self, done: int, loss: float) -> None:
+        before_s, before = self.recorded_at
+        speed = (self.trained - before) / max(self.train_s - before_s, 1e-9)
+        self.recorded_at = (self.train_s, self.trained)
+        if self.records is not None:
+            rate = self.optimizer.param_groups[0]["lr"]
+            epoch = self.job.position.epoch + 1
+            self.records.step(
+                step=done, epoch=epoch, time_s=self.elapsed(), loss=loss, rate=rate, examples_per_s=round(speed, 1)
+            )
+        self.show(done, loss=loss)
+
+    def show(self, done: int, **more: float) -> None:
+        if self.world.worker == 0:
+            self.told = time.perf_counter()
+            speed = self.trained / max(self.train_s, 1e-9)
+            self.tell({"kind": "step", "step": done, "examples_per_s": speed, **more})
+
+    def event(self, name: str, **facts: Any) -> None:
+        if self.records is not None:
+            self.records.event(name, time_s=self.elapsed(), **facts)
+
+    def elapsed(self) -> float:
+        return round(time.perf_counter() - self.started, 3)
+
+    def result(self) -> dict[str, Any]:
+        done = self.job.position.steps_done
+        facts = self.plan.facts(self.run, self.world.size, self.world.device.type, self.world.backend)
+        return {
+            **facts,
+            "steps_done": done,
+            "finished": done >= self.plan.steps,
+            **self.last,
+            "train_s": round(self.train_s, 3),
+            "examples_per_s": round(self.trained / max(self.train_s, 1e-9), 1),
+            **self.job.fingerprint(),
+        }
+
+
+def make_optimizer(model: nn.Module, run: Run, plan: Plan) -> Optimizer:
+    """The optimizer by its name. Not fused: a fused kernel's bits depend on where a slice is cut."""
+    if plan.optimizer == "sgd":
+        return torch.optim.SGD(
+            model.parameters(), plan.learning_rate, momentum=0.9, weight_decay=run.weight_decay, foreach=True
+        )
+    return torch.optim.AdamW(model.parameters(), plan.learning_rate, weight_decay=run.weight_decay, foreach=True)
+
+
+def _factor(run: Run, plan: Plan) -> Callable[[int], float]:
+    return rates.schedule(plan.steps, shape=run.schedule, warmup_steps=plan.warmup_steps)  # type: ignore[arg-type]

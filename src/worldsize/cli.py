@@ -1,0 +1,209 @@
+"""The command line: arguments, printing, exit codes. A room is opened only when a command needs it."""
+
+import argparse
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any, NoReturn
+
+from worldsize import __version__
+from worldsize.errors import Misuse, WorldsizeError
+
+INTERRUPTED = 130
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command; 0 done, 1 it ran and failed, 2 misuse, 130 interrupted."""
+    words = list(sys.argv[1:] if argv is None else argv)
+    trace = "--trace" in words[: words.index("--")] if "--" in words else "--trace" in words
+    try:
+        arguments = build_parser().parse_args(words)
+        return arguments.handler(arguments)
+    except WorldsizeError as error:
+        if trace:
+            raise
+        print(f"worldsize: {' '.join(str(error).split())}", file=sys.stderr)
+        return error.exit_code
+    except KeyboardInterrupt:
+        print("worldsize: interrupted; all workers have been ended", file=sys.stderr)
+        return INTERRUPTED
+
+
+class _Parser(argparse.ArgumentParser):
+    """argparse with one line for a misuse."""
+
+    def __init__(self, **named: Any) -> None:
+        super().__init__(**(named | {"allow_abbrev": False}))
+
+    def error(self, message: str) -> NoReturn:
+        raise Misuse(f"{message}; see `{self.prog} --help`")
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """All verbs and their flags."""
+    parser = _Parser(prog="worldsize", description="Change the world size. Keep the model.")
+    parser.add_argument("--version", action="version", version=f"worldsize {__version__}")
+    verbs = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
+    _demo(_verb(verbs, "demo", _run_demo, "train on one worker, then on all cores; the weights are the same"))
+    _train(_verb(verbs, "train", _run_train, "train a reference model on a named data set"))
+    _script(_verb(verbs, "run", _run_script, "start any script on several workers of this machine"))
+    _report(_verb(verbs, "report", _run_report, "the page of a run"))
+    _doctor(_verb(verbs, "doctor", _run_doctor, "is this machine ready: fact, verdict, fix"))
+    return parser
+
+
+def _verb(verbs: Any, name: str, handler: Callable[[argparse.Namespace], int], text: str) -> argparse.ArgumentParser:
+    verb = verbs.add_parser(name, help=text, description=text[0].upper() + text[1:] + ".")
+    verb.add_argument("--trace", action="store_true", help="on an error, show the stack")
+    verb.set_defaults(handler=handler)
+    return verb
+
+
+# ---- train ----------------------------------------------------------------------------------------------------------
+
+
+def _train(verb: argparse.ArgumentParser) -> None:
+    from dataclasses import fields
+
+    from worldsize.train.settings import Run
+
+    for each in fields(Run):
+        details = dict(each.metadata)
+        text = details.pop("help")
+        if each.default is not None and details.get("action") is None:
+            text += f" (default {each.default})"
+        flag = f"--{each.name.replace('_', '-')}"
+        if "choices" not in details and "action" not in details:
+            details["metavar"] = each.name.rpartition("_")[2].upper()
+        # SUPPRESS: only what was given is there, so that a resumed run knows what was asked to change.
+        verb.add_argument(flag, dest=each.name, default=argparse.SUPPRESS, help=text, **details)
+    verb.add_argument(
+        "--out", metavar="DIR", help="folder for records and checkpoints (default: a new one under ./runs)"
+    )
+    verb.add_argument("--resume", metavar="RUN", help="go on with this run's folder, at any number of workers")
+    verb.add_argument("--stop-after", metavar="STEP", type=int, help="end this sitting after a step, with a checkpoint")
+    verb.add_argument("--json", action="store_true", help="print the result as JSON, and nothing else, on stdout")
+    verb.add_argument("--list", action="store_true", help="show all models and data sets")
+
+
+def _run_train(arguments: argparse.Namespace) -> int:
+    import json
+    import shlex
+    from dataclasses import fields
+    from pathlib import Path
+
+    from worldsize.train.settings import Run, from_record
+
+    if arguments.list:
+        return _show_names()
+    given = {each.name: getattr(arguments, each.name) for each in fields(Run) if hasattr(arguments, each.name)}
+    if arguments.resume and arguments.out:
+        raise Misuse(f"--resume {arguments.resume} goes on in its own folder; leave --out out")
+    run = Run(**given) if not arguments.resume else None
+
+    from rich.console import Console
+
+    from worldsize.run import training
+    from worldsize.train.records import Records
+
+    if run is None:
+        folder = Path(arguments.resume)
+        run = from_record(Records(folder).read()["settings"], given, folder)
+    else:
+        folder = Path(arguments.out) if arguments.out else training.new_folder(run)
+    console = Console(stderr=arguments.json, quiet=arguments.json and not sys.stderr.isatty(), highlight=False)
+    result = training.start_training(
+        run,
+        out=folder,
+        resume=bool(arguments.resume),
+        stop_after=arguments.stop_after,
+        command=shlex.join(["worldsize", *sys.argv[1:]]),
+        console=console,
+    )
+    if arguments.json:
+        print(json.dumps(result, indent=1))
+    else:
+        training.show_result(console, result)
+    return 0
+
+
+def _show_names() -> int:
+    from worldsize.train import data, models
+
+    for title, names in (("models", models.NAMES), ("data sets", data.NAMES)):
+        print(title)
+        for name, text in names.items():
+            print(f"  {name}\n      {text}")
+    return 0
+
+
+# ---- the other verbs ------------------------------------------------------------------------------------------------
+
+
+def _demo(verb: argparse.ArgumentParser) -> None:
+    verb.add_argument(
+        "--workers", type=int, metavar="N", help="how many workers to compare with one (default: all cores)"
+    )
+    verb.add_argument(
+        "--out", metavar="FILE", default="report.html", help="where to leave the page (default report.html)"
+    )
+    verb.add_argument("--json", action="store_true", help="print the result as JSON, and nothing else, on stdout")
+
+
+def _run_demo(arguments: argparse.Namespace) -> int:
+    from pathlib import Path
+
+    from worldsize.demo import run_demo
+
+    return run_demo(arguments.workers, Path(arguments.out), as_json=arguments.json)
+
+
+def _script(verb: argparse.ArgumentParser) -> None:
+    verb.usage = "worldsize run [-n N] [--log-dir DIR] [--trace] SCRIPT [ARGUMENTS ...]"
+    verb.add_argument("-n", "--workers", type=int, metavar="N", help="how many workers (default: one per GPU or core)")
+    verb.add_argument(
+        "--log-dir", metavar="DIR", help="where each worker's output is kept (default: a temporary folder)"
+    )
+    verb.add_argument("-m", "--module", action="store_true", help="SCRIPT is a module, as with python -m")
+    verb.add_argument("script", metavar="SCRIPT", help="a Python script, as you would start it with python")
+    verb.add_argument("arguments", metavar="ARGUMENTS", nargs=argparse.REMAINDER, help="what the script is given")
+
+
+def _report(verb: argparse.ArgumentParser) -> None:
+    verb.add_argument("run", metavar="RUN", help="a folder that `worldsize train` wrote")
+    verb.add_argument("--out", metavar="FILE", help="where to write the page (default: report.html in that folder)")
+
+
+def _run_report(arguments: argparse.Namespace) -> int:
+    from pathlib import Path
+
+    from worldsize.report.run import write_run_page
+
+    print(write_run_page(Path(arguments.run), Path(arguments.out) if arguments.out else None))
+    return 0
+
+
+def _doctor(verb: argparse.ArgumentParser) -> None:
+    verb.add_argument("--json", action="store_true", help="print the findings as JSON")
+
+
+def _run_doctor(arguments: argparse.Namespace) -> int:
+    from worldsize.run.doctor import examine, show
+
+    return show(examine(), as_json=arguments.json)
+
+
+def _run_script(arguments: argparse.Namespace) -> int:
+    from pathlib import Path
+
+    from worldsize.run.script import run_script
+
+    return run_script(
+        arguments.script,
+        arguments.arguments,
+        workers=arguments.workers,
+        log_dir=Path(arguments.log_dir) if arguments.log_dir else None,
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())

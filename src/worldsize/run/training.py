@@ -1,0 +1,186 @@
+"""`worldsize train` as its parent sees it: check, say what will be done, start the workers, show how it goes."""
+
+import os
+import time
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table
+
+from worldsize.errors import Misuse, WorldsizeError
+from worldsize.parallel.world import pick_backend, pick_device
+from worldsize.run import pool
+from worldsize.train import loop
+from worldsize.train.loop import Plan
+from worldsize.train.records import Records, machine
+from worldsize.train.settings import Run
+
+
+def cores() -> int:
+    """The CPU cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def default_workers(run: Run) -> int:
+    """A worker per GPU, or per core, as far as there are replicas for them."""
+    import torch
+
+    device = pick_device(run.device, 0)
+    return min(torch.cuda.device_count() if device.type == "cuda" else cores(), run.replicas)
+
+
+def new_folder(run: Run) -> Path:
+    """A folder under ./runs that says what and when."""
+    stamp = datetime.now(UTC).strftime("%Y%m%d-%H%M%S")
+    name = f"{run.model}-{run.data.replace(':', '-')}-{stamp}"
+    found = Path("runs") / name
+    again = 2
+    while found.exists():
+        found = Path("runs") / f"{name}-{again}"
+        again += 1
+    return found
+
+
+def start_training(
+    run: Run, *, out: Path, resume: bool, stop_after: int | None, command: str, console: Console
+) -> dict[str, Any]:
+    """Train, with progress on the console; the result, which is also in the run's folder."""
+    pool.warm_up()  # it loads torch while we do
+    workers = run.workers or default_workers(run)
+    device = pick_device(run.device, workers - 1)
+    backend = pick_backend(run.backend, device)
+    plan = loop.make_plan(run, workers)
+    if stop_after is not None and not 1 <= stop_after <= plan.steps:
+        raise Misuse(f"--stop-after {stop_after} is no step of this run, which has {plan.steps}; use 1 to {plan.steps}")
+    facts = plan.facts(run, workers, device.type, backend)
+    records = _open(out, resume)
+    show_plan(console, facts, out, resume)
+    if not resume:
+        records.begin(_about(run, facts, command))
+    started = time.perf_counter()
+    with _Display(console, plan) as display:
+        try:
+            results = pool.run_workers(
+                loop.train_worker, run, str(out), stop_after, pool.tell, workers=workers, on_message=display.receive
+            )
+        except BaseException as error:
+            _note_failure(records, error, time.perf_counter() - started)
+            raise
+    result = results[0] | {"run": str(out), "wall_s": round(time.perf_counter() - started, 3)}
+    if result["finished"]:
+        records.event("finished", time_s=result["wall_s"])
+        records.finish(result)
+    else:
+        records.event("stopped", time_s=result["wall_s"], step=result["steps_done"])
+    return result
+
+
+def show_plan(console: Console, facts: dict[str, Any], out: Path, resume: bool) -> None:
+    """What will be done, before it is done."""
+    table = Table.grid(padding=(0, 2))
+    rows = {
+        "model": f"{facts['model']}, {facts['parameters']:,} parameters",
+        "data": f"{facts['data']}, {facts['train_examples']:,} to train on, from {facts['source']}",
+        "workers": f"{facts['workers']} ({facts['device']}, {facts['backend']})",
+        "replicas": f"{facts['replicas']} of {facts['batch_per_replica']}: global batch {facts['global_batch']:,}",
+        "steps": f"{facts['epochs']} epochs of {facts['steps_per_epoch']:,} steps",
+        "learning rate": f"{facts['learning_rate']:g} ({facts['rule']}), {facts['optimizer']}, {facts['schedule']}",
+        "sync": f"{facts['sync']}, {facts['bytes_relative_to_ring']:.2f} x the bytes of a ring",
+        "run": f"{out}{' (resumed)' if resume else ''}",
+    }
+    for name, text in rows.items():
+        table.add_row(f"[dim]{name}[/dim]", text)
+    console.print(table)
+
+
+def show_result(console: Console, result: dict[str, Any]) -> None:
+    """What came of it, in a few lines."""
+    if not result["finished"]:
+        console.print(
+            f"stopped after step {result['steps_done']} of {result['steps']}; "
+            f"go on with: worldsize train --resume {result['run']}"
+        )
+    score = f"test accuracy {result['accuracy']:.4f}, " if "accuracy" in result else ""
+    if "loss" in result:
+        console.print(f"{score}test loss {result['loss']:.4f}")
+    console.print(f"{result['examples_per_s']:,.0f} examples/s on {result['workers']} workers")
+    console.print(f"weights_sha256 {result['weights_sha256']}", soft_wrap=True)
+
+
+def _open(out: Path, resume: bool) -> Records:
+    if not resume and out.exists() and any(out.iterdir()):
+        raise Misuse(f"--out {out} is there already; go on with --resume {out}, or name another folder")
+    return Records(out)
+
+
+def _about(run: Run, facts: dict[str, Any], command: str) -> dict[str, Any]:
+    about = machine()
+    return {
+        "started": datetime.now(UTC).isoformat(timespec="seconds"),
+        "command": command,
+        "settings": run.as_json(),
+        "versions": {name: about.pop(name) for name in ("worldsize", "torch", "python")},
+        "machine": about,
+        "model": {"name": facts["model"], "parameters": facts["parameters"]},
+        "data": {name: facts[key] for name, key in _DATA.items()},
+        "plan": {name: value for name, value in facts.items() if name not in _DATA.values()},
+    }
+
+
+_DATA = {
+    "name": "data",
+    "source": "source",
+    "train_examples": "train_examples",
+    "test_examples": "test_examples",
+}
+
+
+def _note_failure(records: Records, error: BaseException, after_s: float) -> None:
+    if isinstance(error, WorldsizeError):
+        records.event("failed", time_s=round(after_s, 3), error=str(error))
+    elif isinstance(error, KeyboardInterrupt):
+        records.event("interrupted", time_s=round(after_s, 3))
+
+
+class _Display:
+    """One live line on a terminal; elsewhere one line per epoch."""
+
+    def __init__(self, console: Console, plan: Plan) -> None:
+        self.console, self.plan = console, plan
+        self.progress = Progress(
+            TextColumn("epoch {task.fields[epoch]}/{task.fields[epochs]}"),
+            BarColumn(bar_width=None),
+            MofNCompleteColumn(),
+            TextColumn("{task.fields[speed]} examples/s  loss {task.fields[loss]}  accuracy {task.fields[accuracy]}"),
+            TimeRemainingColumn(),
+            console=console,
+            transient=True,
+            disable=not console.is_terminal,
+        )
+        self.task = self.progress.add_task(
+            "train", total=plan.steps, epoch=1, epochs=plan.epochs, speed="-", loss="-", accuracy="-"
+        )
+
+    def __enter__(self) -> "_Display":
+        self.progress.__enter__()
+        return self
+
+    def __exit__(self, *failure: Any) -> None:
+        self.progress.__exit__(*failure)
+
+    def receive(self, worker: int, message: dict[str, Any]) -> None:
+        if message["kind"] == "step":
+            epoch = min((message["step"] - 1) // self.plan.epoch.steps + 1, self.plan.epochs)
+            known: dict[str, Any] = {"loss": f"{message['loss']:.4f}"} if "loss" in message else {}
+            speed = f"{message['examples_per_s']:,.0f}"
+            self.progress.update(self.task, completed=message["step"], epoch=epoch, speed=speed, **known)
+            self.speed = speed
+        elif message["kind"] == "evaluated":
+            score = f"{message['accuracy']:.4f}" if "accuracy" in message else "-"
+            self.progress.update(self.task, accuracy=score)
+            words = f"test accuracy {score}, " if score != "-" else ""
+            epochs = f"epoch {message['epoch']}/{self.plan.epochs}"
+            self.console.print(f"{epochs}  {words}test loss {message['loss']:.4f}, {self.speed} examples/s")

@@ -1,0 +1,100 @@
+"""What a run of `worldsize train` was asked for: one field per flag, checked as a whole before anything starts."""
+
+from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+from worldsize.errors import Misuse, ResumeError
+
+
+def option(default: Any, text: str, **details: Any) -> Any:
+    """A field that is also a flag: its default, its help, and what argparse needs to know besides."""
+    return field(default=default, metadata={"help": text, **details})
+
+
+@dataclass(frozen=True, kw_only=True)
+class Run:
+    """A training run. Everything but the number of workers belongs to the experiment and decides the weights."""
+
+    model: str = option("cnn", "which model (--list shows all)")
+    data: str = option("fashion-10k", "which data set (--list shows all)")
+    epochs: int | None = option(None, "how often to go through the data; the model's recipe unless set", type=int)
+    workers: int | None = option(
+        None, "processes, each on a device or core of its own; all there are unless set", type=int
+    )
+    replicas: int = option(8, "shares of a step; with the batch per replica they make the experiment", type=int)
+    batch_per_replica: int = option(32, "examples each replica reads in a step", type=int)
+    sync: str = option("exact", "how gradients are made equal", choices=["exact", "ddp"])
+    optimizer: str | None = option(
+        None, "sgd (momentum 0.9) or adamw; the model's recipe unless set", choices=["sgd", "adamw"]
+    )
+    rate: float | None = option(None, "learning rate at the base batch; the model's recipe unless set", type=float)
+    base_batch: int | None = option(
+        None, "global batch for which the rate was chosen; the recipe's unless set", type=int
+    )
+    rule: str | None = option(
+        None,
+        "how the rate follows the global batch: linear (sgd unless set), sqrt (adamw unless set), none",
+        choices=["linear", "sqrt", "none"],
+    )
+    schedule: str = option("cosine", "the rate after the warm-up", choices=["constant", "cosine", "step"])
+    warmup_epochs: float | None = option(
+        None, "epochs over which the rate rises, step by step; the recipe's unless set", type=float
+    )
+    weight_decay: float = option(0.0, "decay of the weights", type=float)
+    clip_norm: float | None = option(None, "clip gradients at this global norm", type=float)
+    dropout: float = option(0.0, "share of features left out in training", type=float)
+    drop_short: bool = option(False, "leave out the last batch of an epoch when it is short", action="store_true")
+    precision: str = option("fp32", "compute in float32, or under autocast", choices=["fp32", "bf16", "fp16"])
+    compile: bool = option(False, "compile the model (its bits differ from an uncompiled one's)", action="store_true")
+    seed: int = option(0, "of the weights, the order of examples, dropout, augmentation", type=int)
+    device: str | None = option(None, "cpu or cuda; cuda where there is one unless set", choices=["cpu", "cuda"])
+    backend: str | None = option(None, "gloo or nccl; by the device unless set", choices=["gloo", "nccl"])
+    bucket_mb: float = option(25.0, "gradients sent together, in MiB; changes no bit of exact", type=float)
+    data_dir: str | None = option(None, "folder with the files of the full Fashion-MNIST")
+    download: bool = option(False, "fetch the full Fashion-MNIST if it is nowhere here", action="store_true")
+    save_every: int | None = option(None, "write a checkpoint every so many steps, besides every epoch", type=int)
+    limit_s: float = option(600.0, "seconds after which a wait of one worker for the others is given up", type=float)
+
+    def __post_init__(self) -> None:
+        for name in ("epochs", "workers", "replicas", "batch_per_replica", "base_batch", "save_every"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise Misuse(f"--{name.replace('_', '-')} {value} cannot be; it must be a whole number of at least 1")
+        for name in ("rate", "clip_norm", "limit_s", "bucket_mb"):
+            value = getattr(self, name)
+            if value is not None and not value > 0:
+                raise Misuse(f"--{name.replace('_', '-')} {value} cannot be; it must be above 0")
+        for name in ("warmup_epochs", "weight_decay"):
+            if (getattr(self, name) or 0) < 0:
+                raise Misuse(f"--{name.replace('_', '-')} {getattr(self, name)} cannot be; it must be 0 or more")
+        for name in ("sync", "optimizer", "rule", "schedule", "precision", "device", "backend"):
+            self._check_choice(name)
+
+    def _check_choice(self, name: str) -> None:
+        choices = next(each.metadata["choices"] for each in fields(self) if each.name == name)
+        value = getattr(self, name)
+        if value is not None and value not in choices:
+            raise Misuse(f"--{name} {value} is unknown; there are {', '.join(choices)}")
+
+    @property
+    def global_batch(self) -> int:
+        return self.replicas * self.batch_per_replica
+
+    def as_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+MAY_CHANGE = ("workers", "device", "backend", "bucket_mb", "limit_s", "data_dir", "download", "save_every")
+
+
+def from_record(kept: dict[str, Any], given: dict[str, Any], folder: Path) -> Run:
+    """The settings of a run that is resumed: what was kept, and of what is given now only what may change."""
+    for name, value in given.items():
+        if name not in MAY_CHANGE and kept.get(name) != value:
+            flag = f"--{name.replace('_', '-')}"
+            raise ResumeError(
+                f"{folder} was trained with {flag} {kept.get(name)}, now it is {value}; leave {flag} out to resume, "
+                "or start a new run with --out"
+            )
+    return Run(**(kept | given))

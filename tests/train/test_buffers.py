@@ -1,0 +1,65 @@
+"""Every replica has buffers of its own, wherever it is computed; evaluation uses their mean."""
+
+import pytest
+import torch
+from torch import nn
+from train.shelves import Counter, after_two_rounds
+
+from worldsize.parallel.world import join_world
+from worldsize.run.pool import run_workers
+from worldsize.train.buffers import ReplicaBuffers
+
+
+@pytest.mark.parametrize("replicas", [4, 6])
+def test_buffers_do_not_depend_on_the_number_of_workers(replicas):
+    expected = run_workers(after_two_rounds, replicas, workers=1)[0]
+    for workers in (2, 3, 4):
+        assert run_workers(after_two_rounds, replicas, workers=workers) == [expected] * workers
+
+
+def test_the_mean_is_over_all_replicas_and_constants_keep_their_bits():
+    found = run_workers(after_two_rounds, 6, workers=1)[0]
+    untouched = {name: buffer.tolist() for name, buffer in Counter().named_buffers()}
+    # Replica v has seen 0.1 v, then 0.1 v + 1: together 0.2 v + 1, in the mean over 0 to 5: 1.5.
+    assert found["mean"]["mean"] == pytest.approx([0.1 + 1.5, 1 / 3 + 1.5])
+    assert found["mean"]["replaced"] == pytest.approx(1.5)
+    assert found["mean"]["steps"] == 2
+    for name in ("mask", "low", "turn", "constant"):
+        assert found["mean"][name] == untouched[name]
+    assert found["first"]["mean"] == pytest.approx([1.1, 4 / 3])
+    assert found["first"]["replaced"] == 1.0
+    assert [row[1] for row in found["all"]] == [2] * 6
+
+
+def test_a_model_without_buffers_costs_nothing():
+    world = join_world()
+    kept = ReplicaBuffers(nn.Linear(1, 1), world, 4)
+    kept.enter(3)
+    with kept.evaluation("mean"):
+        pass
+    assert kept.gather() == [[], [], [], []]
+    world.leave()
+
+
+def test_an_error_during_evaluation_puts_the_buffers_back():
+    world = join_world()
+    model = nn.BatchNorm1d(2)
+    kept = ReplicaBuffers(model, world, 2)
+    kept.enter(1)
+    model.running_mean += 4
+    with pytest.raises(ValueError, match=r"\[2.0, 2.0\]"), kept.evaluation("mean"):
+        raise ValueError(model.running_mean.tolist())
+    assert model.running_mean.tolist() == [4, 4]
+    world.leave()
+
+
+def test_batch_norm_normalises_each_replica_by_itself():
+    """Two replicas with different means: each running mean is that of its own examples."""
+    world = join_world()
+    model = nn.BatchNorm1d(1, momentum=1.0)
+    kept = ReplicaBuffers(model, world, 2)
+    for replica in (0, 1):
+        kept.enter(replica)
+        model(torch.tensor([[10.0 * replica], [10.0 * replica + 2]]))
+    assert [row[0].item() for row in kept.gather()] == [1.0, 11.0]
+    world.leave()
