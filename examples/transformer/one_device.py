@@ -42,7 +42,7 @@ def main() -> None:
     sets = load("sums")
     torch.manual_seed(0)
     model = Adder(tokens=sets.train.tensors[0].shape[1])
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
 
     def right(x: Tensor, y: Tensor) -> Tensor:
         return ((model(x).argmax(2) == y) | (y == UNCOUNTED)).all(1).float()

@@ -102,8 +102,8 @@ def test_an_overflow_in_half_precision_is_skipped_by_all_workers_together():
 def test_workers_without_examples_at_the_short_batch_stay_in_step():
     found = one_result(
         [
-            Case(net="mlp", replicas=replicas, batch_per_replica=3, examples=6 * replicas + rest)
-            for replicas, rest in [(4, 1), (4, 2), (6, 1), (7, 3)]
+            Case(net=net, replicas=replicas, batch_per_replica=3, examples=6 * replicas + rest)
+            for net, replicas, rest in [("mlp", 4, 1), ("odd", 4, 2), ("mlp", 6, 1), ("odd", 7, 3)]
         ]
     )
     assert [result["steps"] for result in found] == [6] * 4
@@ -154,7 +154,7 @@ def test_replicas_have_the_gradient_of_one_process_on_the_joined_batch(replicas,
     """Shards of unequal size, and examples that count unequally: a true mean, not a mean of means."""
     rows = rows_of(examples)
     if counted:
-        rows["count"] = torch.rand(examples, generator=torch.Generator().manual_seed(2)).double()
+        rows["count"] = torch.rand(examples, generator=torch.Generator().manual_seed(2), dtype=torch.float64)
     expected = plain_gradient(rows)
     case = Case(replicas=replicas, batch_per_replica=3)
     found = [run_workers(one_gradient, case, rows, workers=workers) for workers in (1, 3)]
@@ -208,7 +208,7 @@ def test_low_precision_gradients_are_summed_in_float32_and_rounded_once(workers)
 
 
 @pytest.mark.parametrize(("replicas", "workers"), [(2, 2), (4, 2), (8, 2), (16, 2), (6, 4), (7, 3), (11, 2), (8, 1)])
-def test_a_worker_holds_as_many_gradient_copies_than_the_plan_says(replicas, workers):
+def test_a_worker_holds_as_many_gradient_copies_as_the_plan_says(replicas, workers):
     """Bytes really taken from the system while training, against the number that is printed to users."""
     most = max(run_workers(copies_in_use, replicas, workers=workers))
-    assert most == pytest.approx(copies_held(replicas, workers), abs=0.2)
+    assert most == pytest.approx(copies_held(replicas, workers), abs=0.4)  # tells one copy from the next

@@ -70,7 +70,7 @@ class Odd(nn.Module):
         if self.training:
             self.seen = 0.5 * self.seen + x.mean().detach()  # another tensor in its place
         hidden = self.second(F.relu(self.first(self.frozen(x.flatten(1))))) + self.seen
-        if not self.training or x.mean() > 0:  # true in some replicas only
+        if not self.training or x[0, 0, 0, 0] > 0:  # true in some replicas only
             hidden = hidden + self.sometimes(hidden)
         return self.head(hidden)
 

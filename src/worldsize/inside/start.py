@@ -8,8 +8,10 @@ Only the standard library is loaded, so that the script finds a fresh process.
 """
 
 import atexit
+import builtins
 import contextlib
 import faulthandler
+import io
 import json
 import os
 import runpy
@@ -19,6 +21,8 @@ import sys
 import threading
 import time
 import traceback
+import types
+from importlib.machinery import SourceFileLoader
 from types import TracebackType
 
 LAUNCHER = "WORLDSIZE_LAUNCHER"  # the process id of the launcher, with which a worker lives and dies
@@ -56,7 +60,18 @@ def run(arguments: list[str]) -> None:
         sys.argv = arguments
         if not sys.flags.safe_path:  # the first entry is the folder that we were started in
             sys.path[0] = os.path.dirname(os.path.realpath(arguments[0]))
-        runpy.run_path(arguments[0], run_name="__main__")
+        _run_file(os.path.abspath(arguments[0]))
+
+
+def _run_file(path: str) -> None:
+    """As runpy.run_path, but __main__ stays for threads and exit handlers, and sys.argv[0] as it was written."""
+    main = types.ModuleType("__main__")
+    main.__dict__.update(__file__=path, __cached__=None, __spec__=None, __builtins__=builtins)
+    main.__dict__["__loader__"] = SourceFileLoader("__main__", path)
+    with io.open_code(path) as file:
+        code = compile(file.read(), path, "exec")
+    sys.modules["__main__"] = main
+    exec(code, main.__dict__)
 
 
 # ---- how it failed ---------------------------------------------------------------------------------------------------
@@ -68,7 +83,8 @@ def show(error: BaseException) -> bool:
     # torch's hook only adds the worker's number.
     own = hook is not sys.__excepthook__ and not str(hook.__module__).startswith("torch.")
     if own or not os.environ.get(ERROR_FILE):
-        hook(type(error), error, of_user(error.__traceback__))
+        frames = of_user(error.__traceback__)
+        hook(type(error), error.with_traceback(frames), frames)
         return True
     return False
 

@@ -1,11 +1,10 @@
 """`ddp` sync: stock DistributedDataParallel behind the same interface, for comparison and for what `exact` refuses."""
 
 import torch
-import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from worldsize.parallel.world import World
+from worldsize.parallel.world import World, before_leaving
 
 
 class DdpSync:
@@ -28,6 +27,8 @@ class DdpSync:
             bucket_cap_mb=bucket_mb,
             forward_sync_buffers=False,
         )
+        # A reducer that outlives the process group can abort the process at its end (gloo, torch 2.13).
+        before_leaving(self.close)
         self._handles = [
             model.register_forward_pre_hook(self._before, with_kwargs=True),
             model.register_forward_hook(self._after),
@@ -51,8 +52,7 @@ class DdpSync:
     def close(self) -> None:
         for handle in self._handles:
             handle.remove()
-        if self._ddp is not None and dist.is_initialized():
-            self._ddp = None
+        self._ddp = None
 
     def _before(self, _: nn.Module, args: tuple, kwargs: dict) -> tuple | None:
         if self._ddp is None or not torch.is_grad_enabled():

@@ -2,6 +2,7 @@
 
 import atexit
 import os
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
@@ -13,7 +14,6 @@ from worldsize.errors import Misuse
 from worldsize.parallel.meeting import meet
 from worldsize.parallel.place import Place, place_from
 from worldsize.plan.tree import block
-
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class World:
@@ -57,14 +57,27 @@ class World:
     def leave(self) -> None:
         """Destroy the process group if it is ours; safe to call twice."""
         global _current
+        while _before_leaving:
+            _before_leaving.pop()()
         if self.ours and dist.is_initialized():
             dist.destroy_process_group()
         if _current is self:
             _current = None
 
 
+def _leave_at_exit() -> None:
+    if _current is not None:
+        _current.leave()
+
+
 _current: World | None = None
 _given: Place | None = None
+_before_leaving: list[Callable[[], None]] = []
+
+
+def before_leaving(callback: Callable[[], None]) -> None:
+    """Have something that uses the process group let go of it before it is destroyed."""
+    _before_leaving.append(callback)
 
 
 def stand_at(place: Place) -> None:
@@ -102,7 +115,7 @@ def join_world(
             _meet(place, backend, where, limit_s)
     _current = World(worker=place.worker, size=place.size, device=where, backend=backend, ours=ours)
     if ours:
-        atexit.register(_current.leave)
+        atexit.register(_leave_at_exit)
     return _current
 
 

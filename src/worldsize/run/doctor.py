@@ -30,6 +30,7 @@ LIMIT_S = 60
 LITTLE_MEMORY = 2 * GIB
 LITTLE_SHARED, TOO_LITTLE_SHARED = GIB, 32 * 2**20
 SHARED = Path("/dev/shm")
+MEMINFO = Path("/proc/meminfo")
 # Where Linux says how much of the machine a container may use; cgroup version 2, then 1.
 CORES = (Path("/sys/fs/cgroup/cpu.max"), Path("/sys/fs/cgroup/cpu/cpu.cfs_quota_us"))
 MEMORY = (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"))
@@ -151,7 +152,8 @@ def _slurm() -> Finding:
 
 
 def _cores() -> Finding:
-    allowed, there = len(os.sched_getaffinity(0)), os.cpu_count() or 1
+    there = os.cpu_count() or 1
+    allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else there
     quota = _cpu_quota()
     cores = min(allowed, quota) if quota is not None else allowed
     fact = f"{cores:g} of {there} CPU cores may be used"
@@ -162,6 +164,8 @@ def _cores() -> Finding:
 
 
 def _memory() -> Finding:
+    if not MEMINFO.exists():
+        return Finding(name="memory", fact="how much there is, only Linux says", verdict="note", fix="look yourself")
     total, free = _memory_of_system()
     limit = _number_in(MEMORY)
     if limit is not None and limit < total:
@@ -232,7 +236,7 @@ def _number_in(paths: tuple[Path, ...]) -> int | None:
 
 def _memory_of_system() -> tuple[int, int]:
     """All memory, and what is available, in bytes."""
-    lines = Path("/proc/meminfo").read_text().splitlines()
+    lines = MEMINFO.read_text().splitlines()
     kib = {line.split(":")[0]: int(line.split()[1]) for line in lines}
     return kib["MemTotal"] * 1024, kib["MemAvailable"] * 1024
 

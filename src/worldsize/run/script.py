@@ -253,9 +253,9 @@ def _story(failures: list[WorkerFailure]) -> str:
     if first.exit_code == -signal.SIGKILL:
         lines.append("  note  the system does so when memory runs out; the kernel's log would say")
     for role, what in CONSEQUENCES.items():
-        these = [str(other.worker) for other in others if other.role == role]
+        these = sorted(other.worker for other in others if other.role == role)
         if these:
-            lines.append(f"worker {', '.join(these)} failed as a consequence: {what}")
+            lines.append(f"worker {', '.join(map(str, these))} failed as a consequence: {what}")
     for other in others:
         if other.role == "cause":
             lines.append(

@@ -1,0 +1,98 @@
+"""The pool: results and messages come back, the first failure is raised, and no process outlives the run."""
+
+import os
+import signal
+import subprocess
+import sys
+
+import pytest
+from run import crews
+
+from worldsize.errors import DataError, Failure, WorkerDied
+from worldsize.run.pool import run_workers
+
+PARENT = """
+import sys
+from run import crews
+from worldsize.run.pool import run_workers
+
+if __name__ == "__main__":
+    try:
+        run_workers(crews.wait_for_ever, workers=2, on_message=lambda worker, pid: print(pid, flush=True))
+    except KeyboardInterrupt:
+        sys.exit(130)
+"""
+
+
+@pytest.fixture
+def parent(tmp_path, repository):
+    """A program with two workers that wait for ever, and their process ids."""
+    script = tmp_path / "parent.py"
+    script.write_text(PARENT)
+    path = os.pathsep.join([str(repository / "src"), str(repository / "tests")])
+    with subprocess.Popen(
+        [sys.executable, script], stdout=subprocess.PIPE, env=os.environ | {"PYTHONPATH": path}, text=True
+    ) as process:
+        workers = [int(process.stdout.readline()) for _ in range(2)]
+        yield process, workers
+        process.kill()
+
+
+def test_results_come_in_the_order_of_workers():
+    assert run_workers(crews.stand, workers=3) == [(0, 3), (1, 3), (2, 3)]
+
+
+def test_a_worker_alone_needs_no_group():
+    assert run_workers(crews.stand, workers=1) == [(0, 1)]
+
+
+def test_messages_arrive_in_order_with_the_number_of_their_worker():
+    heard: dict[int, list[str]] = {0: [], 1: []}
+    results = run_workers(crews.greet, "hi", workers=2, on_message=lambda worker, text: heard[worker].append(text))
+    assert results == [0, 10]
+    assert heard == {worker: [f"hi {worker} {turn}" for turn in range(3)] for worker in (0, 1)}
+
+
+def test_the_cause_is_raised_though_a_lost_peer_was_noticed_before(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(Failure) as caught:
+        run_workers(crews.fail_as_second, str(tmp_path / "pipe"), workers=2, limit_s=crews.WAIT_S)
+    assert str(caught.value) == "worker 1 failed: ValueError: the label is 12"
+    assert "fail_as_second" in "".join(caught.value.__notes__), "the worker's own stack goes with it"
+
+
+def test_a_worker_that_was_killed_is_named():
+    with pytest.raises(WorkerDied, match=r"^worker 1 was killed by SIGKILL"):
+        run_workers(crews.kill_one, workers=2, limit_s=crews.WAIT_S)
+
+
+def test_a_worker_that_left_without_a_word_is_named_with_its_exit_code():
+    with pytest.raises(WorkerDied, match=r"^worker 1 ended with exit code 7"):
+        run_workers(crews.leave_without_a_word, workers=2, limit_s=crews.WAIT_S)
+
+
+def test_an_error_of_ours_keeps_its_class_and_its_words():
+    with pytest.raises(DataError) as caught:
+        run_workers(crews.refuse, workers=2, limit_s=crews.WAIT_S)
+    assert str(caught.value) == "no such file; look elsewhere"
+    assert caught.value.exit_code == 2
+
+
+def test_a_run_longer_than_its_limit_is_stopped():
+    pids = []
+    with pytest.raises(WorkerDied, match=r"^worker 0, 1 had not ended after 2 s"):
+        run_workers(crews.wait_for_ever, workers=2, limit_s=2, on_message=lambda worker, pid: pids.append(pid))
+    assert all(crews.gone(pid) for pid in pids)
+
+
+def test_workers_end_with_a_parent_that_was_killed(parent):
+    process, workers = parent
+    process.send_signal(signal.SIGKILL)
+    assert all(crews.gone(worker) for worker in workers)
+
+
+def test_ctrl_c_ends_the_parent_and_the_workers(parent):
+    process, workers = parent
+    process.send_signal(signal.SIGINT)
+    assert process.wait(crews.WAIT_S) == 130
+    assert all(crews.gone(worker) for worker in workers)

@@ -1,0 +1,102 @@
+"""A training that is hurt while it runs: what is said first, what is left on disk, and that no process is left."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import psutil
+import pytest
+from rich.console import Console
+
+from worldsize.errors import NotFinite
+from worldsize.run.training import start_training
+from worldsize.train.settings import Run
+
+LONG = Run(model="mlp", data="generated:512:1x8x8:4", replicas=4, batch_per_replica=4, epochs=100_000, workers=2)
+FLAGS = ["--model", LONG.model, "--data", LONG.data, "--replicas", "4", "--batch-per-replica", "4"]
+FLAGS += ["--epochs", "100000", "--workers", "2", "--out", "run"]
+
+
+@contextmanager
+def training(folder: Path) -> Iterator[tuple[subprocess.Popen, list[psutil.Process]]]:
+    """A command line that trains, well under way, and all processes it has started."""
+    command = [sys.executable, "-m", "worldsize", "train", *FLAGS]
+    process = subprocess.Popen(
+        command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+    )
+    try:
+        assert process.stdout is not None
+        for line in process.stdout:
+            if line.startswith("epoch 2/"):
+                break
+        yield process, psutil.Process(process.pid).children(recursive=True)
+    finally:
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+        process.communicate()
+
+
+def ended(processes: list[psutil.Process]) -> bool:
+    return not psutil.wait_procs(processes, timeout=30)[1]
+
+
+def workers_of(processes: list[psutil.Process]) -> list[psutil.Process]:
+    """The processes that train are children of the fork server, not of the command itself."""
+    ids = {process.pid for process in processes}
+    return [process for process in processes if process.ppid() in ids]
+
+
+@pytest.mark.parametrize("victim", [0, 1])
+def test_a_killed_worker_is_named_and_nothing_is_left_running(victim, tmp_path):
+    with training(tmp_path) as (process, started):
+        workers = sorted(workers_of(started), key=lambda each: each.pid)
+        assert len(workers) == 2
+        workers[victim].kill()
+        _, errors = process.communicate(timeout=60)
+        assert process.returncode == 1
+        assert errors.splitlines()[-1].startswith(f"worldsize: worker {victim} was killed by SIGKILL")
+        assert ended(started)
+    assert "SIGKILL" in (tmp_path / "run" / "events.jsonl").read_text()
+
+
+def test_ctrl_c_ends_everything_with_130_and_the_run_can_go_on(tmp_path):
+    with training(tmp_path) as (process, started):
+        os.killpg(process.pid, signal.SIGINT)  # as a terminal does
+        _, errors = process.communicate(timeout=60)
+        assert process.returncode == 130
+        assert errors.count("\n") == 1
+        assert "Traceback" not in errors
+        assert ended(started)
+    events = [json.loads(line) for line in (tmp_path / "run" / "events.jsonl").read_text().splitlines()]
+    assert events[-1]["event"] == "interrupted"
+    assert any((tmp_path / "run" / "checkpoints").glob("step-*"))
+
+
+def test_when_the_command_itself_is_killed_its_workers_end_too(tmp_path):
+    with training(tmp_path) as (process, started):
+        process.kill()
+        assert ended(started)
+
+
+def test_a_loss_that_is_not_finite_names_step_replica_and_worker(tmp_path):
+    run = Run(
+        model="mlp",
+        data="generated:512:1x8x8:4",
+        replicas=4,
+        batch_per_replica=4,
+        workers=2,
+        rate=1e30,
+        warmup_epochs=0,
+    )
+    with pytest.raises(NotFinite, match=r"the loss is (nan|inf) at step \d+, replica [0-3], worker [01]; ") as failure:
+        start_training(
+            run, out=tmp_path / "run", resume=False, stop_after=None, command="", console=Console(quiet=True)
+        )
+    assert failure.value.exit_code == 1
+    events = [json.loads(line) for line in (tmp_path / "run" / "events.jsonl").read_text().splitlines()]
+    assert events[-1]["event"] == "failed"

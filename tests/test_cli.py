@@ -1,0 +1,165 @@
+"""The command line: one line for a misuse, exit codes, help without torch."""
+
+import gzip
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from worldsize.cli import build_parser, main
+from worldsize.train import data
+
+SMALL = ["--model", "mlp", "--data", "generated:64:1x8x8:4", "--replicas", "2", "--batch-per-replica", "8"]
+SMALL += ["--epochs", "2", "--workers", "1"]
+
+MISUSES = {
+    "batch not positive": (["--batch-per-replica", "0"], "--batch-per-replica 0 cannot be; .* at least 1"),
+    "replicas not positive": (["--replicas", "-3"], "--replicas -3 cannot be; .* at least 1"),
+    "batch no number": (["--batch-per-replica", "many"], "argument --batch-per-replica: invalid int value: 'many'"),
+    "more workers than replicas": (["--workers", "9"], "9 workers cannot share 8 replicas.*; use at most 8 workers"),
+    "unknown data": (["--data", "mnist"], "unknown data set 'mnist'; there are fashion-10k"),
+    "unreadable generated": (["--data", "generated:12"], "write generated:4096:3x32x32:10"),
+    "unknown model": (["--model", "resnet50"], "unknown model 'resnet50'; there are cnn"),
+    "model and data differ": (["--model", "transformer"], "reads tokens, but .* holds images; use --data sums"),
+    "unknown sync": (["--sync", "horovod"], "argument --sync: invalid choice: 'horovod'"),
+    "unknown flag": (["--epoch", "3"], "unrecognized arguments: --epoch 3"),
+    "rate not positive": (["--rate", "0"], "--rate 0.0 cannot be; it must be above 0"),
+    "warm-up too long": (["--epochs", "1", "--warmup-epochs", "2"], "a warm-up of 80 steps does not fit a run of 40"),
+    "batch norm on one example": (
+        ["--data", "generated:33:1x8x8:4", "--replicas", "4", "--batch-per-replica", "4"],
+        "would read 1 example .* batch norm needs at least 2; drop the short batch",
+    ),
+    "no whole batch": (
+        ["--data", "generated:8:1x8x8:4", "--drop-short"],
+        "8 examples make no whole global batch of 256.*; keep the short batch",
+    ),
+    "nccl without cuda": (["--backend", "nccl"], "'nccl' was asked for, but it needs GPUs .*; use gloo"),
+    "cuda without cuda": (["--device", "cuda"], "finds no GPU; use --device cpu"),
+    "no such folder": (["--data", "fashion", "--data-dir", "nowhere"], "--data-dir nowhere is no folder"),
+    "stop beyond the end": (["--stop-after", "100000"], "--stop-after 100000 is no step of this run; .*|use 1 to"),
+    "resume and out": (["--resume", "a", "--out", "b"], "--resume a goes on in its own folder; leave --out out"),
+    "resume nothing": (["--resume", "nowhere"], "nowhere holds no run that can be read"),
+    "dropout of all": (["--dropout", "1"], "dropout 1.0 is no share below one"),
+    "ddp with an idle worker": (
+        ["--sync", "ddp", "--workers", "8", "--model", "mlp", "--data", "generated:258:1x8x8:4"],
+        "which leaves a worker without any.*; drop the short batch or use sync 'exact'",
+    ),
+}
+
+
+@pytest.fixture()
+def empty(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def one_line(capsys: pytest.CaptureFixture) -> str:
+    seen = capsys.readouterr()
+    assert seen.out == ""
+    assert seen.err.startswith("worldsize: ")
+    assert seen.err.count("\n") == 1
+    return seen.err
+
+
+@pytest.mark.parametrize("case", MISUSES)
+def test_a_misuse_is_one_line_and_exit_2_and_writes_nothing(case, empty, capsys):
+    words, expected = MISUSES[case]
+    if sys.platform == "linux" and "cuda" in case:
+        torch = pytest.importorskip("torch")
+        if torch.cuda.is_available():
+            pytest.skip("this machine has a GPU")
+    assert main(["train", *words]) == 2
+    import re
+
+    assert re.search(expected, one_line(capsys))
+    assert list(empty.iterdir()) == []
+
+
+@pytest.mark.parametrize("words", [[], ["trian"], ["run"], ["report"], ["demo", "--workers", "1"]])
+def test_other_verbs_answer_a_misuse_in_one_line_too(words, empty, capsys):
+    assert main(words) == 2
+    one_line(capsys)
+    assert list(empty.iterdir()) == []
+
+
+def test_trace_shows_the_stack_of_a_misuse():
+    with pytest.raises(ValueError, match="unknown model"):
+        main(["train", "--model", "resnet50", "--trace"])
+
+
+@pytest.mark.parametrize("damage", ["missing", "truncated", "corrupt", "not packed"])
+def test_a_damaged_data_file_is_named(damage, empty, capsys):
+    folder = empty / "data"
+    shutil.copytree(Path(data.__file__).parents[1] / "assets", folder)
+    file = folder / "train-images-idx3-ubyte.gz"
+    if damage == "missing":
+        file.unlink()
+    elif damage == "truncated":
+        file.write_bytes(file.read_bytes()[:1000])
+    elif damage == "corrupt":
+        content = bytearray(gzip.decompress(file.read_bytes()))
+        content[5000] ^= 1
+        file.write_bytes(gzip.compress(bytes(content), 1))
+    else:
+        file.write_bytes(b"no gzip at all")
+    assert main(["train", "--data", "fashion", "--data-dir", str(folder)]) == 2
+    assert "train-images-idx3-ubyte.gz" in one_line(capsys)
+
+
+def test_help_and_version_do_not_import_torch():
+    code = (
+        "import sys; from worldsize.cli import main\ntry: main(['{}'])\nexcept SystemExit as end: assert not end.code"
+    )
+    code += "\nassert not [name for name in ('torch', 'numpy', 'rich') if name in sys.modules], 'too much was imported'"
+    for words in ("--help", "--version", "train --help", "demo --help", "run --help"):
+        listed = "', '".join(words.split())
+        done = subprocess.run([sys.executable, "-c", code.format(listed)], capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+        assert "worldsize" in done.stdout
+
+
+def test_every_flag_of_train_has_a_help_text():
+    verb = build_parser()._subparsers._group_actions[0].choices["train"]
+    assert all(action.help for action in verb._actions)
+
+
+def test_lists_name_all_models_and_data_sets(capsys):
+    assert main(["train", "--list"]) == 0
+    shown = capsys.readouterr().out
+    assert all(name in shown for name in ("cnn", "wrn-16-K", "transformer", "fashion-10k", "generated:", "sums"))
+
+
+def test_train_says_what_it_will_do_and_leaves_a_run(empty, capsys):
+    assert main(["train", *SMALL]) == 0
+    shown = capsys.readouterr().out
+    for word in ("2 of 8: global batch 16", "learning rate", "generated", "cpu", "test accuracy", "weights_sha256"):
+        assert word in shown
+    (folder,) = (empty / "runs").iterdir()
+    assert {"run.json", "steps.jsonl", "events.jsonl", "result.json", "checkpoints"} == {
+        path.name for path in folder.iterdir()
+    }
+    assert main(["report", str(folder)]) == 0
+    assert (folder / "report.html").exists()
+
+
+def test_a_stopped_run_goes_on_at_another_world_size_and_ends_with_the_same_bits(empty, capsys):
+    def result(*words: str) -> dict:
+        assert main(["train", *words, "--json"]) == 0
+        return json.loads(capsys.readouterr().out)
+
+    whole = result(*SMALL, "--out", "whole")
+    part = result(*SMALL, "--out", "part", "--stop-after", "3")
+    assert not part["finished"]
+    rest = result("--resume", "part", "--workers", "2")
+    assert rest["finished"]
+    assert rest["workers"] == 2
+    assert rest["weights_sha256"] == whole["weights_sha256"] != part["weights_sha256"]
+    again = result("--resume", "part")
+    assert again["weights_sha256"] == whole["weights_sha256"]
+    assert main(["train", "--resume", "part", "--model", "cnn"]) == 2
+    assert "was trained with --model mlp, now it is cnn" in one_line(capsys)
+    assert main(["train", *SMALL, "--out", "part"]) == 2
+    assert "part is there already" in one_line(capsys)
