@@ -9,8 +9,10 @@ fi
 [ "$(id -u)" = 0 ] || { echo "tests/slurm.sh needs root: slurmd starts steps as their user" >&2; exit 2; }
 folder=$(mktemp -d /tmp/slurm.XXXXXX)
 daemons=()
+command=
 
 stop() {
+    [ -z "$command" ] || kill "$command" 2>/dev/null || true
     scancel --full --state=RUNNING --user=root 2>/dev/null || true
     # The last started goes first: nodes, then the controller, then munge.
     for ((i = ${#daemons[@]} - 1; i >= 0; i--)); do
@@ -22,10 +24,10 @@ stop() {
 trap stop EXIT
 trap 'exit 143' TERM INT HUP
 
-start() { # NAME COMMAND...: a daemon in the foreground of its own log
+start() { # NAME COMMAND...: a daemon with its own log, which ends with this script even if that is killed
     local name=$1
     shift
-    "$@" >"$folder/$name.out" 2>&1 &
+    setpriv --pdeathsig KILL "$@" >"$folder/$name.out" 2>&1 &
     daemons+=($!)
 }
 
@@ -100,6 +102,9 @@ start n2 slurmd -D -N n2
 ready() { [ "$(sinfo --noheader --Node --states=idle --format=%N | wc -l)" = 2 ]; }
 until_true ready
 
+# In the background, so that a signal to this script is heard at once.
+"$@" <&0 &
+command=$!
 status=0
-"$@" || status=$?
-exit $status
+wait "$command" || status=$?
+exit "$status"

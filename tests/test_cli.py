@@ -50,7 +50,7 @@ MISUSES = {
 }
 
 
-@pytest.fixture()
+@pytest.fixture
 def empty(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     return tmp_path

@@ -24,7 +24,7 @@ from worldsize.train.job import Job
 from worldsize.train.records import machine
 from worldsize.train.settings import Run
 
-REPLICAS, BATCH, EPOCHS = 8, 16, 5
+REPLICAS, BATCH, EPOCHS = 8, 16, 4
 RATE: dict[str, Any] = {
     "drop_short": True,
     "epochs": EPOCHS,
@@ -37,7 +37,7 @@ KEPT = Run(replicas=REPLICAS, batch_per_replica=BATCH, **RATE)
 ALL_READ_ALL = Run(replicas=1, batch_per_replica=REPLICAS * BATCH, **RATE)
 # A port that gives every worker the one-device batch has a global batch eight times as large, at the old rate.
 BATCH_GROWN = Run(replicas=REPLICAS, batch_per_replica=REPLICAS * BATCH, rule="none", **RATE)
-ROUNDS, STEPS_PER_ROUND = 7, 8
+ROUNDS, STEPS_PER_ROUND = 7, 7
 
 
 def run_demo(workers: int | None, page: Path, *, as_json: bool) -> int:

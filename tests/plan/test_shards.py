@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.utils.data import DistributedSampler
 
-from worldsize.plan.shards import Epoch, endless, order, spans
+from worldsize.plan.shards import Epoch, around, order, spans
 
 COUNTS = st.integers(1, 400)
 SMALL = st.integers(1, 13)
@@ -82,13 +82,13 @@ def test_orders_differ_between_epochs_seeds_and_streams(examples, epoch, seed):
 
 @given(st.integers(1, 40), st.integers(0, 9), st.integers(0, 200), st.integers(1, 120))
 def test_an_endless_set_is_the_same_from_wherever_one_starts(examples, seed, start, count):
-    whole = endless(examples, seed, 1, 0, start + count)
-    assert endless(examples, seed, 1, start, count).tolist() == whole[start:].tolist()
+    whole = around(examples, seed, 1, 0, start + count)
+    assert around(examples, seed, 1, start, count).tolist() == whole[start:].tolist()
 
 
 @given(st.integers(1, 40), st.integers(0, 9), st.integers(1, 4))
 def test_an_endless_set_gives_every_example_once_a_round(examples, seed, rounds):
-    places = endless(examples, seed, 1, 0, rounds * examples).view(rounds, examples)
+    places = around(examples, seed, 1, 0, rounds * examples).view(rounds, examples)
     assert places.sort(dim=1).values.tolist() == [list(range(examples))] * rounds
 
 

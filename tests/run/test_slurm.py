@@ -18,11 +18,11 @@ pytestmark = [
 JOIN = """
 import os, torch
 import worldsize
-from worldsize.parallel.world import current
 
 model = torch.nn.Linear(2, 1)
 job = worldsize.join(model, torch.optim.SGD(model.parameters(), 0.1), replicas=4, device="cpu", limit_s=60)
-print("world", job.world.worker, job.world.size, sorted(job.world.gather(os.environ.get("SLURMD_NODENAME"))), flush=True)
+nodes = job.world.gather(os.environ.get("SLURMD_NODENAME"))
+print("world", job.world.worker, job.world.size, sorted(nodes), flush=True)
 job.close()
 """
 
@@ -54,5 +54,7 @@ def test_tasks_on_one_node_and_one_alone(slurm):
 
 
 def test_a_batch_script_is_alone_and_its_step_is_a_world(slurm):
-    printed = slurm("sbatch --wait -N 2 -n 2 -o out --wrap '$JOIN; srun $JOIN' >&2; cat out")
+    # The pipe tells the end of the job; `sbatch --wait` asks for it only now and then.
+    job = "sbatch -N 2 -n 2 -o out --wrap '$JOIN; srun $JOIN; echo > ended'"
+    printed = slurm(f"mkfifo ended; {job} >&2; cat ended out")
     assert printed == ["world 0 1 ['n1']", "world 0 2 ['n1', 'n2']", "world 1 2 ['n1', 'n2']"]

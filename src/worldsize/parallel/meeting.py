@@ -17,12 +17,14 @@ from worldsize.errors import Failure, LaunchError
 from worldsize.parallel.place import Place
 
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.005, 0.25
+_opened: dict[str, dist.Store] = {}
 
 
 def meet(place: Place, limit_s: float) -> dist.Store:
     """A store that this world's workers share, and nobody else, once all of them are there."""
     deadline = _Deadline(limit_s)
-    store = _open(place, deadline)
+    # Kept: when the last one lets go of a file, torch removes it, though the next world may be meeting there already.
+    store = _opened[place.meet] = _opened.get(place.meet) or _open(place, deadline)
     try:
         call = _call_roll(store, place, deadline) if place.worker == 0 else _answer_roll(store, place, deadline)
     except dist.DistError as error:  # the first worker keeps the store, and has gone

@@ -15,6 +15,7 @@ from worldsize.parallel.meeting import meet
 from worldsize.parallel.place import Place, place_from
 from worldsize.plan.tree import block
 
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class World:
     """A joined world. Every worker must call the methods of this class together."""

@@ -68,16 +68,45 @@ def order(examples: int, epoch: int, seed: int, stream: int = 0) -> Tensor:
     return torch.randperm(examples, generator=generator)
 
 
-def endless(examples: int, seed: int, stream: int, start: int, count: int) -> Tensor:
+def around(examples: int, seed: int, stream: int, start: int, count: int) -> Tensor:
     """Places start to start + count of a data set that goes round again and again, newly shuffled each time.
 
-    >>> sorted(endless(5, seed=0, stream=1, start=5, count=5).tolist())
+    >>> sorted(around(5, seed=0, stream=1, start=5, count=5).tolist())
     [0, 1, 2, 3, 4]
     """
     rounds = range(start // examples, (start + count - 1) // examples + 1)
     joined = torch.cat([order(examples, turn, seed, stream) for turn in rounds])
     first = start - rounds.start * examples
     return joined[first : first + count]
+
+
+def places(
+    plan: Epoch,
+    block: range,
+    steps: range,
+    *,
+    examples: int,
+    seed: int,
+    epoch: int,
+    steps_done: int,
+    stream: int = 0,
+    endless: bool = False,
+) -> list[Tensor]:
+    """For each of these steps, and each replica of a block that has examples, the places in a data set to read.
+
+    `steps_done` counts the steps of the whole run before `steps`. An endless data set goes round and round beside the
+    one that the plan is for.
+    """
+    whole = None if endless else order(examples, epoch, seed, stream)
+    found = []
+    for step in steps:
+        if whole is None:
+            start = (steps_done + step - steps.start) * plan.global_batch
+            turn = around(examples, seed, stream, start, plan.size(step))
+            found += [turn[replica :: plan.replicas] for replica in block if replica < plan.active(step)]
+        else:
+            found += [plan.shard(whole, step, replica) for replica in block if replica < plan.active(step)]
+    return found
 
 
 def spans(examples: int, block: int) -> Iterator[range]:

@@ -79,7 +79,7 @@ def copies_held(replicas: int, workers: int) -> float:
     """The most gradient copies that any worker holds at once in `exact` sync, its own backward pass included.
 
     >>> [copies_held(8, workers) for workers in (1, 2, 4, 8)]
-    [4, 3.0, 2.0, 2.0]
+    [4, 3, 2, 2]
     """
     brought = owned(replicas, workers, replicas)
     stacked = max(_deepest(block(replicas, workers, worker)) for worker in range(workers))

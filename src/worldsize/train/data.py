@@ -135,6 +135,11 @@ def move(batch: Any, device: torch.device) -> Any:
     return batch
 
 
+def parts_of(batch: Any) -> tuple:
+    """What a function of a batch is called with: (x, y) of a pair, the batch itself otherwise."""
+    return tuple(batch) if isinstance(batch, tuple | list) else (batch,)
+
+
 def size_of(data: Dataset) -> int:
     """How many examples a map-style data set has; anything else is refused."""
     if isinstance(data, IterableDataset) or not hasattr(data, "__getitem__") or not hasattr(data, "__len__"):

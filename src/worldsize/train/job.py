@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.utils.data import Dataset
 
-from worldsize.errors import DataError, LossError, Misuse, NotFinite, ResumeError
+from worldsize.errors import LossError, Misuse, NotFinite, ResumeError
 from worldsize.parallel import ground
 from worldsize.parallel.ddp import DdpSync
 from worldsize.parallel.exact import ExactSync
@@ -32,11 +32,10 @@ from worldsize.plan.streams import stream_seed
 from worldsize.train import checkpoint, data
 from worldsize.train.buffers import ReplicaBuffers
 from worldsize.train.checkpoint import Position
+from worldsize.train.evaluation import evaluate
+from worldsize.train.experiment import Settings, Sync
 from worldsize.train.models import has_batch_norm
 from worldsize.train.randomness import seed_all
-
-Sync = Literal["exact", "ddp"]
-BLOCK = 250  # examples in one fixed block of an evaluation
 
 
 def join(
@@ -79,71 +78,6 @@ def join(
     ground.before_joining(exact=sync == "exact")
     world = join_world(device=device, limit_s=limit_s)
     return Job(world, settings, model, optimizer, scheduler, scaler, after_step=after_step)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Settings:
-    """What a job was asked for, checked before anything is started."""
-
-    replicas: int
-    batch_per_replica: int
-    seed: int = 0
-    sync: Sync = "exact"
-    clip_norm: float | None = None
-    keep_short: bool = True
-    save_to: Path | None = None
-    save_every: int | None = None
-    bucket_mb: float = 25.0
-
-    def __post_init__(self) -> None:
-        for name, least in (("replicas", 1), ("batch_per_replica", 1), ("seed", 0)):
-            value = getattr(self, name)
-            if not isinstance(value, int) or not least <= value < 2**62:
-                raise Misuse(f"{name} is {value!r}, but must be a whole number of at least {least}")
-        if self.sync not in ("exact", "ddp"):
-            raise Misuse(f"unknown sync {self.sync!r}; there are 'exact' and 'ddp'")
-        if self.bucket_mb <= 0:
-            raise Misuse(f"bucket_mb is {self.bucket_mb}, but a bucket needs a size above 0; the default is 25")
-        if self.clip_norm is not None and not self.clip_norm > 0:
-            raise Misuse(f"clip_norm is {self.clip_norm}, but a norm to clip at must be above 0")
-        if self.save_every is not None and (self.save_every < 1 or self.save_to is None):
-            raise Misuse(f"save_every={self.save_every} needs at least 1 step and a folder in save_to")
-
-    def check_world(self, size: int) -> None:
-        """Does this experiment fit so many workers?"""
-        if size > self.replicas:
-            raise Misuse(
-                f"{size} workers cannot share {self.replicas} replicas, since each computes at least one; "
-                f"use at most {self.replicas} workers, or at least {size} replicas"
-            )
-
-    def check_shards(self, examples: int, *, batch_norm: bool, workers: int) -> Epoch:
-        """The plan of an epoch over so many examples, if it can be trained on."""
-        epoch = Epoch(
-            examples=examples,
-            replicas=self.replicas,
-            batch_per_replica=self.batch_per_replica,
-            keep_short=self.keep_short,
-        )
-        if not epoch.steps:
-            raise DataError(
-                f"{examples} examples make no whole global batch of {epoch.global_batch}, and short ones are dropped; "
-                "keep the short batch, or use fewer replicas or examples per replica"
-            )
-        if batch_norm and epoch.smallest_shard() < 2:
-            raise Misuse(
-                f"a replica would read {epoch.smallest_shard()} example at the last of {epoch.steps} steps "
-                f"({examples} examples, {self.replicas} replicas of {self.batch_per_replica}), and batch norm needs at "
-                "least 2; drop the short batch, or change replicas or batch per replica"
-            )
-        if self.sync == "ddp" and epoch.active(epoch.steps - 1) < self.replicas:
-            last = epoch.active(epoch.steps - 1)
-            if tree.block(self.replicas, workers, workers - 1).start >= last:
-                raise Misuse(
-                    f"the last step has examples for {last} of {self.replicas} replicas, which leaves a worker without "
-                    "any, and stock DDP would wait for it; drop the short batch or use sync 'exact'"
-                )
-        return epoch
 
 
 class Job:
@@ -219,18 +153,30 @@ class Job:
         if done >= plan.steps:
             return
         steps = range(max(done, 0), plan.steps)
-        reading = [
-            data.serve(
-                part,
-                self._indices(plan, part, place, steps, first_of_loop),
-                device=self.world.device,
+        reading = []
+        for place, part in enumerate(sets):
+            places = shards.places(
+                plan,
+                self.block,
+                steps,
+                examples=data.size_of(part),
                 seed=self.settings.seed,
                 epoch=self.position.epoch,
-                loader_workers=loader_workers,
-                collate=collate,
+                steps_done=self.position.steps_done,
+                stream=first_of_loop * 256 + place,
+                endless=place > 0,
             )
-            for place, part in enumerate(sets)
-        ]
+            reading.append(
+                data.serve(
+                    part,
+                    places,
+                    device=self.world.device,
+                    seed=self.settings.seed,
+                    epoch=self.position.epoch,
+                    loader_workers=loader_workers,
+                    collate=collate,
+                )
+            )
         joined = reading[0] if len(sets) == 1 else zip(*reading, strict=True)
         for step in steps:
             yield from self._step(step, plan, joined, count)
@@ -350,30 +296,10 @@ class Job:
         `measure` is called with the parts of a batch and gives one number per example, or a dict of such.
         Batch-norm statistics are the mean over all replicas, or the first replica's (the default under `ddp`).
         """
-        blocks = list(shards.spans(data.size_of(test_set), BLOCK))
-        mine = range(self.world.worker, len(blocks), self.world.size)
-        served = data.serve(
-            test_set,
-            [torch.arange(blocks[i].start, blocks[i].stop) for i in mine],
-            device=self.world.device,
-            seed=self.settings.seed,
-            epoch=0,
-            collate=collate,
-        )
-        sums = {}
-        modes = [(module, module.training) for module in self.model.modules()]
-        self.model.eval()
-        with torch.no_grad(), self.buffers.evaluation(buffers or self._default_buffers()):
-            for i, batch in zip(mine, served, strict=True):
-                seed_all(stream_seed(self.settings.seed, 0, 0, i, "evaluate"))
-                sums[i] = _sums(measure(*_parts(batch)), len(blocks[i]))
-        for module, training in modes:  # one by one: the user may hold some of them in evaluation
-            module.training = training
+        with self.buffers.evaluation(buffers or self._default_buffers()):
+            means = evaluate(self.model, self.world, self.settings.seed, measure, test_set, collate)
         self._seed("between")
-        whole = {i: sums_of for theirs in self.world.gather(sums) for i, sums_of in theirs.items()}
-        names = whole[0].keys()
-        means = {name: sum(whole[i][name] for i in range(len(blocks))) / blocks[-1].stop for name in names}
-        return means[""] if list(names) == [""] else means
+        return means
 
     def fingerprint(self) -> dict[str, str]:
         """The SHA-256 of the weights, and of the buffers that evaluation uses."""
@@ -474,23 +400,6 @@ class Job:
             self.position = self.position.on(identity)
         return plan
 
-    def _indices(self, plan: Epoch, part: Dataset, place: int, steps: range, first_of_loop: int) -> list[Tensor]:
-        """For each step and local replica, the places in this data set to read."""
-        seed, epoch = self.settings.seed, self.position.epoch
-        stream = first_of_loop * 256 + place
-        order = shards.order(plan.examples, epoch, seed, stream) if place == 0 else None
-        found = []
-        for step in steps:
-            before = self.position.steps_done + step - steps.start
-            if order is None:
-                turn = shards.endless(data.size_of(part), seed, place, before * plan.global_batch, plan.global_batch)[
-                    : plan.size(step)
-                ]
-                found += [turn[v :: plan.replicas] for v in self.block if v < plan.active(step)]
-            else:
-                found += [plan.shard(order, step, v) for v in self.block if v < plan.active(step)]
-        return found
-
     def _check_trained(self) -> None:
         """A parameter that was unfrozen or replaced since would silently differ between workers."""
         for name, parameter in self.model.named_parameters():
@@ -545,7 +454,7 @@ class Job:
         """What must not change between two parts of one run."""
         parts = {"optimizer": self.optimizer, "scheduler": self.scheduler, "scaler": self.scaler}
         kinds = {name: None if part is None else type(part).__name__ for name, part in parts.items()}
-        return _experiment(self.settings) | kinds
+        return self.settings.facts() | kinds
 
     def _names(self) -> list[str]:
         return [name.replace("_orig_mod.", "") for name in self.buffers.names]
@@ -574,37 +483,15 @@ def _check_optimizer(model: nn.Module, optimizer: Optimizer) -> None:
 
 def _shape_of(model: nn.Module, settings: Settings) -> dict[str, Any]:
     tensors = [(name, tuple(tensor.shape), str(tensor.dtype)) for name, tensor in model.named_parameters()]
-    return _experiment(settings) | {"bucket_mb": settings.bucket_mb, "the model's parameters": tensors}
-
-
-def _experiment(settings: Settings) -> dict[str, Any]:
-    names = ("replicas", "batch_per_replica", "seed", "sync", "clip_norm", "keep_short")
-    return {name: getattr(settings, name) for name in names}
+    return settings.facts() | {"bucket_mb": settings.bucket_mb, "the model's parameters": tensors}
 
 
 def _named(model: nn.Module) -> list[tuple[str, Tensor]]:
     return [(name.replace("_orig_mod.", ""), parameter) for name, parameter in model.named_parameters()]
 
 
-def _parts(batch: Any) -> tuple:
-    return tuple(batch) if isinstance(batch, tuple | list) else (batch,)
-
-
 def _counted(count: Callable[..., Any], batch: Any) -> float:
-    number = float(count(*_parts(batch)))
+    number = float(count(*data.parts_of(batch)))
     if not math.isfinite(number) or number < 0:
         raise LossError(f"count gave {number} for a batch; it must give how much the batch counts, 0 or more")
     return number
-
-
-def _sums(measured: Any, examples: int) -> dict[str, float]:
-    """The sum over a block of each measure; sums are taken in float64 so that their order shows in no digit printed."""
-    named = measured if isinstance(measured, dict) else {"": measured}
-    for name, values in named.items():
-        if not isinstance(values, Tensor) or values.shape != (examples,):
-            got = tuple(values.shape) if isinstance(values, Tensor) else type(values).__name__
-            raise LossError(
-                f"the measure {name or 'of evaluate'} gave {got} for {examples} examples; "
-                "give a tensor with one number per example, such as (out.argmax(1) == y).float()"
-            )
-    return {name: values.double().sum().item() for name, values in named.items()}

@@ -19,7 +19,8 @@ from worldsize.plan.shards import Epoch
 from worldsize.train import data, models
 from worldsize.train.checkpoint import newest
 from worldsize.train.data import Sets
-from worldsize.train.job import Job, Settings
+from worldsize.train.experiment import Settings
+from worldsize.train.job import Job
 from worldsize.train.records import Records
 from worldsize.train.settings import Run
 

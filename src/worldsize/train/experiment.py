@@ -1,0 +1,81 @@
+"""What a job was asked for, and whether it can be: checked before anything is started."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from worldsize.errors import DataError, Misuse
+from worldsize.plan import tree
+from worldsize.plan.shards import Epoch
+
+Sync = Literal["exact", "ddp"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """The settings of a job; all but where and how often to save, and the buckets, decide the weights."""
+
+    replicas: int
+    batch_per_replica: int
+    seed: int = 0
+    sync: Sync = "exact"
+    clip_norm: float | None = None
+    keep_short: bool = True
+    save_to: Path | None = None
+    save_every: int | None = None
+    bucket_mb: float = 25.0
+
+    def __post_init__(self) -> None:
+        for name, least in (("replicas", 1), ("batch_per_replica", 1), ("seed", 0)):
+            value = getattr(self, name)
+            if not isinstance(value, int) or not least <= value < 2**62:
+                raise Misuse(f"{name} is {value!r}, but must be a whole number of at least {least}")
+        if self.sync not in ("exact", "ddp"):
+            raise Misuse(f"unknown sync {self.sync!r}; there are 'exact' and 'ddp'")
+        if self.bucket_mb <= 0:
+            raise Misuse(f"bucket_mb is {self.bucket_mb}, but a bucket needs a size above 0; the default is 25")
+        if self.clip_norm is not None and not self.clip_norm > 0:
+            raise Misuse(f"clip_norm is {self.clip_norm}, but a norm to clip at must be above 0")
+        if self.save_every is not None and (self.save_every < 1 or self.save_to is None):
+            raise Misuse(f"save_every={self.save_every} needs at least 1 step and a folder in save_to")
+
+    def check_world(self, size: int) -> None:
+        """Does this experiment fit so many workers?"""
+        if size > self.replicas:
+            raise Misuse(
+                f"{size} workers cannot share {self.replicas} replicas, since each computes at least one; "
+                f"use at most {self.replicas} workers, or at least {size} replicas"
+            )
+
+    def check_shards(self, examples: int, *, batch_norm: bool, workers: int) -> Epoch:
+        """The plan of an epoch over so many examples, if it can be trained on."""
+        epoch = Epoch(
+            examples=examples,
+            replicas=self.replicas,
+            batch_per_replica=self.batch_per_replica,
+            keep_short=self.keep_short,
+        )
+        if not epoch.steps:
+            raise DataError(
+                f"{examples} examples make no whole global batch of {epoch.global_batch}, and short ones are dropped; "
+                "keep the short batch, or use fewer replicas or examples per replica"
+            )
+        if batch_norm and epoch.smallest_shard() < 2:
+            raise Misuse(
+                f"a replica would read {epoch.smallest_shard()} example at the last of {epoch.steps} steps "
+                f"({examples} examples, {self.replicas} replicas of {self.batch_per_replica}), and batch norm needs at "
+                "least 2; drop the short batch, or change replicas or batch per replica"
+            )
+        if self.sync == "ddp" and epoch.active(epoch.steps - 1) < self.replicas:
+            last = epoch.active(epoch.steps - 1)
+            if tree.block(self.replicas, workers, workers - 1).start >= last:
+                raise Misuse(
+                    f"the last step has examples for {last} of {self.replicas} replicas, which leaves a worker without "
+                    "any, and stock DDP would wait for it; drop the short batch or use sync 'exact'"
+                )
+        return epoch
+
+    def facts(self) -> dict[str, Any]:
+        """What makes the experiment: the same on all workers, and in every part of one run."""
+        names = ("replicas", "batch_per_replica", "seed", "sync", "clip_norm", "keep_short")
+        return {name: getattr(self, name) for name in names}
