@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 import torch
 import torch.nn.functional as F
-from parallel.worlds import copies_in_use, low_precision_sum, one_gradient, train_forking
+from parallel.worlds import copies_in_use, low_precision_sum, one_gradient
 from torch import nn
-from train.jobs import Case, one_result, train_all
+from train.jobs import Case, one_result, train, train_all
 
 from worldsize.parallel.exact import group_parameters
 from worldsize.plan.tree import copies_held
@@ -85,7 +85,7 @@ def test_augmentation_and_loader_workers_change_no_bit():
     case = Case(net="mlp", augmented=True, epochs=1)
     (expected,) = one_result([case], workers=[1, 2, 3])
     for workers, loader_workers in [(1, 2), (2, 1)]:
-        for found in run_workers(train_forking, replace(case, loader_workers=loader_workers), workers=workers):
+        for found in run_workers(train, replace(case, loader_workers=loader_workers), workers=workers):
             assert found == expected
     (other,) = run_workers(train_all, [replace(case, augmented=False)], workers=1)
     assert other[0] != expected, "the augmentation does something"

@@ -108,7 +108,8 @@ def test_three_workers_meet_at_a_file_or_an_address(tmp_path, scheme):
 
 
 def test_a_world_forms_where_an_earlier_one_has_left_its_traces(tmp_path):
-    assert run_workers(crews.meet_twice, f"file://{tmp_path}/meet", workers=2, limit_s=crews.WAIT_S) == [[2.0, 2.0]] * 2
+    found = run_workers(crews.meet_again, f"file://{tmp_path}/meet", 12, workers=2, limit_s=crews.WAIT_S)
+    assert found == [[2.0] * 12] * 2
 
 
 def test_a_group_that_the_program_made_is_used_and_left_alone(tmp_path):

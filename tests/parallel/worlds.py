@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, Dataset, DistributedSampler, TensorDataset
-from train.jobs import Case, build, data_of, join, train
+from train.jobs import Case, build, data_of, join
 
 import worldsize
 from worldsize.parallel.world import join_world
@@ -125,14 +125,6 @@ def _memory(line: str) -> int:
 
 
 # ---- many replicas, types, compilers ---------------------------------------------------------------------------------
-
-
-def train_forking(case: Case) -> dict[str, Any]:
-    """With loader workers started as a plain program starts them: forked."""
-    import multiprocessing
-
-    multiprocessing.set_start_method("fork", force=True)
-    return train(case)
 
 
 def low_precision_sum(replicas: int) -> dict[str, Tensor]:

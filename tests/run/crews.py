@@ -77,6 +77,12 @@ def wait_for_ever() -> None:
     threading.Event().wait()
 
 
+def stay_for_ever() -> None:
+    """Not even the polite signal ends it."""
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    wait_for_ever()
+
+
 def meet_at(meet: str, worker_of: list[int]) -> tuple[int, int, float]:
     """Join at a named place instead of the pool's."""
     given = join_as_told()
@@ -87,11 +93,11 @@ def meet_at(meet: str, worker_of: list[int]) -> tuple[int, int, float]:
     return found
 
 
-def meet_twice(meet: str) -> list[float]:
-    """Two worlds after one another at the same place."""
+def meet_again(meet: str, times: int) -> list[float]:
+    """Worlds after one another at the same place."""
     given = join_as_told()
     found = []
-    for _ in range(2):
+    for _ in range(times):
         world = join_world(Place(worker=given, size=2, meet=meet), limit_s=WAIT_S)
         found.append(summed())
         world.leave()

@@ -31,7 +31,12 @@ def parent(tmp_path, repository):
     script.write_text(PARENT)
     path = os.pathsep.join([str(repository / "src"), str(repository / "tests")])
     with subprocess.Popen(
-        [sys.executable, script], stdout=subprocess.PIPE, env=os.environ | {"PYTHONPATH": path}, text=True
+        [sys.executable, script],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env=os.environ | {"PYTHONPATH": path},
+        text=True,
+        start_new_session=True,
     ) as process:
         workers = [int(process.stdout.readline()) for _ in range(2)]
         yield process, workers
@@ -80,8 +85,8 @@ def test_an_error_of_ours_keeps_its_class_and_its_words():
 
 def test_a_run_longer_than_its_limit_is_stopped():
     pids = []
-    with pytest.raises(WorkerDied, match=r"^worker 0, 1 had not ended after 2 s"):
-        run_workers(crews.wait_for_ever, workers=2, limit_s=2, on_message=lambda worker, pid: pids.append(pid))
+    with pytest.raises(WorkerDied, match=r"^worker 0 had not ended after 1 s"):
+        run_workers(crews.stay_for_ever, workers=1, limit_s=1, on_message=lambda worker, pid: pids.append(pid))
     assert all(crews.gone(pid) for pid in pids)
 
 
@@ -93,6 +98,7 @@ def test_workers_end_with_a_parent_that_was_killed(parent):
 
 def test_ctrl_c_ends_the_parent_and_the_workers(parent):
     process, workers = parent
-    process.send_signal(signal.SIGINT)
+    os.killpg(process.pid, signal.SIGINT)  # a terminal sends it to all of them
     assert process.wait(crews.WAIT_S) == 130
     assert all(crews.gone(worker) for worker in workers)
+    assert process.stderr.read() == ""

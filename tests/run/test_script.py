@@ -53,6 +53,15 @@ with open("first", "w" if last else "r") as pipe:
         raise ValueError("the label is 12")
     raise RuntimeError("Connection closed by peer [127.0.0.1]:5")
 """
+# Worker 1 is killed while it holds a pipe; what worker 0 says of the end of the pipe does not look like a lost peer.
+ONE_KILLED = """
+import os, signal
+if os.environ["RANK"] == "1":
+    with open("pipe", "w"):
+        os.kill(os.getpid(), signal.SIGKILL)
+with open("pipe") as pipe:
+    raise ValueError("no more data" + pipe.read())
+"""
 ONE_FAILS = """
 import os, threading
 if os.environ["RANK"] == "1":
@@ -190,6 +199,12 @@ def test_a_lost_peer_is_not_the_cause_though_it_was_the_first_to_speak(start, tm
     assert "worker 1 failed first: exit code 1" in shown
     assert "  error ValueError: the label is 12" in shown
     assert shown[-1] == "worker 0 failed as a consequence: lost the connection to a worker that had gone"
+
+
+def test_a_killed_worker_goes_before_an_error_that_came_of_it(start, tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    end = start(ONE_KILLED)
+    assert "worker 1 failed first: killed by SIGKILL" in end.stderr.splitlines()
 
 
 def test_json_tells_the_same(start):

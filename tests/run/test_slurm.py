@@ -50,7 +50,7 @@ def test_tasks_on_two_nodes_form_a_world(slurm):
 
 def test_tasks_on_one_node_and_one_alone(slurm):
     two = [f"world {worker} 2 ['n1', 'n1']" for worker in (0, 1)]
-    assert slurm("srun -N 1 -n 2 $JOIN; srun -N 1 -n 1 $JOIN") == ["world 0 1 ['n1']", *two]
+    assert slurm("srun -w n1 -n 2 $JOIN; srun -w n1 -n 1 $JOIN") == ["world 0 1 ['n1']", *two]
 
 
 def test_a_batch_script_is_alone_and_its_step_is_a_world(slurm):

@@ -8,6 +8,7 @@ import importlib
 import multiprocessing
 import multiprocessing.forkserver
 import os
+import pickle
 import signal
 import sys
 import tempfile
@@ -32,7 +33,7 @@ _parent: Connection | None = None
 def tell(message: Any) -> None:
     """Send a message from a worker to whoever started it; goes nowhere outside a pool."""
     if _parent is not None:
-        _parent.send(("message", message))
+        _send(_parent, "message", message)
 
 
 def warm_up() -> None:
@@ -113,7 +114,7 @@ class _Crew:
 
     def _receive(self, worker: int, on_message: Callable[[int, Any], None]) -> None:
         try:
-            kind, content = self.pipes[worker].recv()
+            kind, content = pickle.loads(self.pipes[worker].recv_bytes())
         except (EOFError, OSError):  # it is gone, and has not said goodbye
             self.processes[worker].join(GRACE_S)
             code = self.processes[worker].exitcode
@@ -174,18 +175,25 @@ def _work(target: str, arguments: tuple, place: dict[str, Any], parent: Connecti
     _parent = parent
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's business
     threading.Thread(target=_end_with_parent, daemon=True).start()
+    if sys.platform == "linux":  # what the worker starts itself, such as loader workers, must not load torch again
+        multiprocessing.set_start_method("fork", force=True)
     from worldsize.parallel import world
 
     try:
         world.stand_at(world.Place(**place))
-        parent.send(("result", _resolve(target)(*arguments)))
+        _send(parent, "result", _resolve(target)(*arguments))
     except BaseException as error:
-        parent.send(("error", _describe(error)))
+        _send(parent, "error", _describe(error))
     finally:
         if world.current() is not None:
             world.current().leave()  # type: ignore[union-attr]  # it was there a line ago
         sys.stdout.flush()
         sys.stderr.flush()
+
+
+def _send(parent: Connection, kind: str, content: Any) -> None:
+    # Pickled as a whole: the pipe's own way leaves tensors in shared memory that ends with the worker.
+    parent.send_bytes(pickle.dumps((kind, content)))
 
 
 def _resolve(target: str) -> Callable:
