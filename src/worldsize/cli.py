@@ -158,14 +158,33 @@ def _run_demo(arguments: argparse.Namespace) -> int:
 
 
 def _script(verb: argparse.ArgumentParser) -> None:
-    verb.usage = "worldsize run [-n N] [--log-dir DIR] [--trace] SCRIPT [ARGUMENTS ...]"
+    verb.usage = "worldsize run [-n N] [--log-dir DIR] [--quiet] [--json] [--trace] [-m] SCRIPT [ARGUMENTS ...]"
     verb.add_argument("-n", "--workers", type=int, metavar="N", help="how many workers (default: one per GPU or core)")
     verb.add_argument(
         "--log-dir", metavar="DIR", help="where each worker's output is kept (default: a temporary folder)"
     )
+    verb.add_argument("--quiet", action="store_true", help="leave the workers' output in their logs")
+    verb.add_argument("--json", action="store_true", help="print how it ended as JSON, and nothing else, on stdout")
     verb.add_argument("-m", "--module", action="store_true", help="SCRIPT is a module, as with python -m")
     verb.add_argument("script", metavar="SCRIPT", help="a Python script, as you would start it with python")
     verb.add_argument("arguments", metavar="ARGUMENTS", nargs=argparse.REMAINDER, help="what the script is given")
+
+
+def _run_script(arguments: argparse.Namespace) -> int:
+    from pathlib import Path
+
+    from worldsize.run.machine import places_for_workers
+    from worldsize.run.script import run_script
+
+    return run_script(
+        arguments.script,
+        arguments.arguments,
+        workers=places_for_workers() if arguments.workers is None else arguments.workers,
+        module=arguments.module,
+        log_dir=Path(arguments.log_dir) if arguments.log_dir else None,
+        quiet=arguments.quiet,
+        as_json=arguments.json,
+    )
 
 
 def _report(verb: argparse.ArgumentParser) -> None:
@@ -190,19 +209,6 @@ def _run_doctor(arguments: argparse.Namespace) -> int:
     from worldsize.run.doctor import examine, show
 
     return show(examine(), as_json=arguments.json)
-
-
-def _run_script(arguments: argparse.Namespace) -> int:
-    from pathlib import Path
-
-    from worldsize.run.script import run_script
-
-    return run_script(
-        arguments.script,
-        arguments.arguments,
-        workers=arguments.workers,
-        log_dir=Path(arguments.log_dir) if arguments.log_dir else None,
-    )
 
 
 if __name__ == "__main__":

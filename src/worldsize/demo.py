@@ -18,7 +18,7 @@ from worldsize.errors import Misuse
 from worldsize.parallel.world import World, join_world
 from worldsize.report.demo import demo_page
 from worldsize.run import pool
-from worldsize.run.training import cores
+from worldsize.run.machine import places_for_workers
 from worldsize.train import loop, models
 from worldsize.train.job import Job
 from worldsize.train.records import machine
@@ -42,7 +42,7 @@ ROUNDS, STEPS_PER_ROUND = 7, 7
 
 def run_demo(workers: int | None, page: Path, *, as_json: bool) -> int:
     """Run the demo, leave its page, say what was seen; 0 when the weights are the same, else 1."""
-    workers = workers if workers is not None else max(2, min(cores(), REPLICAS))
+    workers = workers if workers is not None else max(2, min(places_for_workers("cpu"), REPLICAS))
     if not 2 <= workers <= REPLICAS:
         raise Misuse(f"--workers {workers}: the demo compares one worker with 2 to {REPLICAS}")
     if not page.parent.is_dir():

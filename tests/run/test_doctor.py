@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from worldsize.run import doctor
+from worldsize.run import doctor, machine
 from worldsize.run.doctor import Finding, examine, show
 
 
@@ -66,7 +66,7 @@ def test_a_containers_limits_are_read(tmp_path, monkeypatch):
     quota, limit = tmp_path / "cpu.max", tmp_path / "memory.max"
     quota.write_text("50000 100000\n")
     limit.write_text(f"{2**30}\n")
-    monkeypatch.setattr(doctor, "CORES", (quota, tmp_path / "none"))
+    monkeypatch.setattr(machine, "QUOTAS", (quota, tmp_path / "none"))
     monkeypatch.setattr(doctor, "MEMORY", (limit,))
     assert doctor._cores().fact.startswith("0.5 of ")
     assert doctor._cores().verdict == "note"

@@ -20,6 +20,7 @@ import torch.distributed as dist
 from worldsize.errors import WorldsizeError
 from worldsize.parallel.place import place_from
 from worldsize.parallel.world import join_world
+from worldsize.run.machine import cores
 from worldsize.run.pool import run_workers
 from worldsize.train import data
 
@@ -31,8 +32,7 @@ LITTLE_MEMORY = 2 * GIB
 LITTLE_SHARED, TOO_LITTLE_SHARED = GIB, 32 * 2**20
 SHARED = Path("/dev/shm")
 MEMINFO = Path("/proc/meminfo")
-# Where Linux says how much of the machine a container may use; cgroup version 2, then 1.
-CORES = (Path("/sys/fs/cgroup/cpu.max"), Path("/sys/fs/cgroup/cpu/cpu.cfs_quota_us"))
+# Where Linux says how much memory a container may use; cgroup version 2, then 1.
 MEMORY = (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"))
 
 
@@ -153,14 +153,12 @@ def _slurm() -> Finding:
 
 def _cores() -> Finding:
     there = os.cpu_count() or 1
-    allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else there
-    quota = _cpu_quota()
-    cores = min(allowed, quota) if quota is not None else allowed
-    fact = f"{cores:g} of {there} CPU cores may be used"
-    if cores < 2:
+    allowed = cores()
+    fact = f"{allowed:g} of {there} CPU cores may be used"
+    if allowed < 2:
         fix = "give this process two cores or more; two workers on one core take turns"
         return Finding(name="cores", fact=fact, verdict="note", fix=fix)
-    return Finding(name="cores", fact=f"{fact}: up to {int(cores)} workers on the CPU without sharing one")
+    return Finding(name="cores", fact=f"{fact}: up to {int(allowed)} workers on the CPU without sharing one")
 
 
 def _memory() -> Finding:
@@ -210,19 +208,6 @@ def _host_name() -> Finding:
         fix = f"add {name} to /etc/hosts, or set GLOO_SOCKET_IFNAME=lo for scripts that you start with torchrun"
         return Finding(name="host name", fact=f"{name} does not resolve", verdict="note", fix=fix)
     return Finding(name="host name", fact=f"{name} is {address}, localhost resolves")
-
-
-def _cpu_quota() -> float | None:
-    """How many cores' time a container may take, if there is a limit."""
-    newer, older = CORES
-    try:
-        if newer.exists():
-            quota, period = newer.read_text().split()
-        else:
-            quota, period = older.read_text(), older.with_name("cpu.cfs_period_us").read_text()
-        return int(quota) / int(period) if int(quota) > 0 else None
-    except (OSError, ValueError):  # no cgroup, or "max"
-        return None
 
 
 def _number_in(paths: tuple[Path, ...]) -> int | None:

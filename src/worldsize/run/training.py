@@ -1,6 +1,5 @@
 """`worldsize train` as its parent sees it: check, say what will be done, start the workers, show how it goes."""
 
-import os
 import time
 from datetime import UTC, datetime
 from pathlib import Path
@@ -13,23 +12,11 @@ from rich.table import Table
 from worldsize.errors import Misuse, WorldsizeError
 from worldsize.parallel.world import pick_backend, pick_device
 from worldsize.run import pool
+from worldsize.run.machine import places_for_workers
 from worldsize.train import loop
 from worldsize.train.loop import Plan
 from worldsize.train.records import Records, machine
 from worldsize.train.settings import Run
-
-
-def cores() -> int:
-    """The CPU cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
-def default_workers(run: Run) -> int:
-    """A worker per GPU, or per core, as far as there are replicas for them."""
-    import torch
-
-    device = pick_device(run.device, 0)
-    return min(torch.cuda.device_count() if device.type == "cuda" else cores(), run.replicas)
 
 
 def new_folder(run: Run) -> Path:
@@ -49,7 +36,7 @@ def start_training(
 ) -> dict[str, Any]:
     """Train, with progress on the console; the result, which is also in the run's folder."""
     pool.warm_up()  # it loads torch while we do
-    workers = run.workers or default_workers(run)
+    workers = run.workers or min(places_for_workers(run.device), run.replicas)
     device = pick_device(run.device, workers - 1)
     backend = pick_backend(run.backend, device)
     plan = loop.make_plan(run, workers)
