@@ -1,7 +1,8 @@
-"""Speed of worldsize's two sync modes against a plain torchrun DDP script, in one alternating run.
+"""Speed of worldsize's two sync modes against a plain torchrun DDP script with a DataLoader, in one alternating run.
 
-Every round starts a fresh torchrun for each contestant, in turn. A round gives the median step of each; the result is
-the median over rounds of the ratio within a round, so a busy spell of the machine hits all contestants alike.
+Every round is a fresh torchrun, in which all contestants take steps in turns (contest.py). A turn gives the median
+step of each, and from it the ratio to the plain script within that turn. Reported are the median ratio over all turns
+of all rounds and its 95 % interval (bootstrap over rounds).
 
     python benchmarks/against_ddp.py [--rounds 7] [--workers 2] [--out benchmarks/results/FILE.json]
 """
@@ -9,6 +10,7 @@ the median over rounds of the ratio within a round, so a busy spell of the machi
 import argparse
 import json
 import os
+import random
 import shlex
 import statistics
 import subprocess
@@ -21,30 +23,40 @@ from worldsize.run.environment import ENVIRONMENT
 from worldsize.train.records import machine
 
 HERE = Path(__file__).parent
-# model: batch per worker, steps measured, steps before
-CASES = {"cnn": (32, 120, 20), "wrn-16-2": (16, 30, 5), "transformer": (32, 60, 10)}
+TURNS = 12
+# model: batch per worker, steps in a turn
+CASES = {"cnn": (32, 30), "wrn-16-2": (16, 8), "transformer": (32, 15)}
 
 
-def contestants(workers: int) -> dict[str, list[str]]:
-    mine = ["with_worldsize.py", "--replicas", str(workers), "--sync"]
-    return {
-        "plain": ["plain_ddp.py"],
-        "ddp": [*mine, "ddp"],
-        "exact": [*mine, "exact"],
-        "tuned": ["plain_ddp.py", "--tuned"],
-    }
-
-
-def measure(words: list[str], model: str, workers: int) -> float:
-    """Median step seconds of one contestant, in fresh processes."""
-    batch, steps, warmup = CASES[model]
+def one_round(model: str, workers: int) -> dict[str, list[float]]:
+    """The median step seconds of every contestant in every turn, in fresh processes."""
+    batch, steps = CASES[model]
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={workers}"]
-    command += [str(HERE / words[0]), *words[1:], "--model", model, "--batch-per-worker", str(batch)]
-    command += ["--steps", str(steps), "--warmup", str(warmup)]
+    command += [str(HERE / "contest.py"), "--model", model, "--batch", str(batch)]
+    command += ["--steps", str(steps), "--turns", str(TURNS)]
     done = subprocess.run(command, capture_output=True, text=True, env=os.environ | ENVIRONMENT)
-    if done.returncode:
+    if not done.stdout.strip():
         sys.exit(f"{shlex.join(command)} failed:\n{done.stderr[-2000:]}")
-    return json.loads(done.stdout.strip().splitlines()[-1])["step_s"]
+    taken = json.loads(done.stdout.strip().splitlines()[-1])
+    return {name: [statistics.median(turn) for turn in turns] for name, turns in taken.items()}
+
+
+def summarise(rounds: list[dict[str, list[float]]]) -> dict[str, dict[str, float]]:
+    """For each contestant: plain seconds / its seconds, turn by turn; the median and its interval over rounds."""
+    draw = random.Random(0)
+    found = {}
+    for name in rounds[0]:
+        ratios = [[p / s for p, s in zip(each["plain"], each[name], strict=True)] for each in rounds]
+        medians = sorted(
+            statistics.median([ratio for each in draw.choices(ratios, k=len(ratios)) for ratio in each])
+            for _ in range(2000)
+        )
+        found[name] = {
+            "median": statistics.median([ratio for each in ratios for ratio in each]),
+            "low": medians[50],
+            "high": medians[1949],
+        }
+    return found
 
 
 def main() -> None:
@@ -55,36 +67,32 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=HERE / "results" / "against_ddp.json")
     options = parser.parse_args()
     result: dict[str, Any] = {
-        "what": "step time of a plain torchrun DDP script over that of worldsize: above 1, worldsize is faster",
+        "what": "step time of a plain torchrun DDP script over the contestant's: above 1 the contestant is faster",
         "command": shlex.join(["python", *sys.argv]),
         "started": datetime.now(UTC).isoformat(timespec="seconds"),
         "machine": machine(),
         "environment": ENVIRONMENT,
         "workers": options.workers,
-        "rounds": options.rounds,
+        "turns_per_round": TURNS,
         "models": {},
     }
     for model in options.models:
-        names = contestants(options.workers)
         load_before = os.getloadavg()[0]
-        rounds = []
-        for turn in range(options.rounds):
-            # A round starts with another contestant each time, so that none always follows the same neighbour.
-            order = list(names)[turn % len(names) :] + list(names)[: turn % len(names)]
-            rounds.append({name: measure(names[name], model, options.workers) for name in order})
-            print(model, {name: f"{rounds[-1][name] * 1e3:.2f} ms" for name in names}, flush=True)
-        ratios = {name: [each["plain"] / each[name] for each in rounds] for name in names if name != "plain"}
-        summary = {name: {"median": statistics.median(r), "low": min(r), "high": max(r)} for name, r in ratios.items()}
-        batch, steps, warmup = CASES[model]
+        rounds = [one_round(model, options.workers) for _ in range(options.rounds)]
+        summary = summarise(rounds)
+        batch, steps = CASES[model]
         result["models"][model] = {
             "batch_per_worker": batch,
-            "steps": steps,
-            "warmup": warmup,
+            "steps_per_turn": steps,
             "load_before": load_before,
             "step_s": rounds,
             "ratio_to_plain": summary,
         }
-        print(model, {name: f"{s['median']:.3f} ({s['low']:.3f} to {s['high']:.3f})" for name, s in summary.items()})
+        for name, each in summary.items():
+            step_ms = 1e3 * statistics.median([turn for r in rounds for turn in r[name]])
+            print(
+                f"{model:12} {name:6} {step_ms:7.2f} ms  {each['median']:.3f} ({each['low']:.3f} to {each['high']:.3f})"
+            )
     options.out.parent.mkdir(parents=True, exist_ok=True)
     options.out.write_text(json.dumps(result, indent=1) + "\n")
 

@@ -103,7 +103,7 @@ ready() { [ "$(sinfo --noheader --Node --states=idle --format=%N | wc -l)" = 2 ]
 until_true ready
 
 # In the background, so that a signal to this script is heard at once.
-"$@" <&0 &
+setpriv --pdeathsig TERM "$@" <&0 &
 command=$!
 status=0
 wait "$command" || status=$?

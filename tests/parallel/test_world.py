@@ -112,6 +112,11 @@ def test_a_world_forms_where_an_earlier_one_has_left_its_traces(tmp_path):
     assert found == [[2.0] * 12] * 2
 
 
+def test_a_worker_may_leave_as_soon_as_it_has_joined(tmp_path):
+    found = run_workers(crews.come_and_go, f"file://{tmp_path}/meet", 3, 30, workers=3, limit_s=crews.WAIT_S)
+    assert found == [0, 1, 2]
+
+
 def test_a_group_that_the_program_made_is_used_and_left_alone(tmp_path):
     found = run_workers(crews.own_group, str(tmp_path / "own"), workers=2, limit_s=crews.WAIT_S)
     assert found == [(False, "gloo", True)] * 2

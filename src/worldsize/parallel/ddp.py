@@ -1,5 +1,7 @@
 """`ddp` sync: stock DistributedDataParallel behind the same interface, for comparison and for what `exact` refuses."""
 
+import gc
+
 import torch
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
@@ -52,7 +54,9 @@ class DdpSync:
     def close(self) -> None:
         for handle in self._handles:
             handle.remove()
-        self._ddp = None
+        if self._ddp is not None:
+            self._ddp = None
+            gc.collect()  # the wrapper is part of a cycle, and has to go before the process group does
 
     def _before(self, _: nn.Module, args: tuple, kwargs: dict) -> tuple | None:
         if self._ddp is None or not torch.is_grad_enabled():

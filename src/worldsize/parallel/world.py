@@ -117,6 +117,8 @@ def join_world(
     _current = World(worker=place.worker, size=place.size, device=where, backend=backend, ours=ours)
     if ours:
         atexit.register(_leave_at_exit)
+        # Gloo fails in a worker that is still connecting when another, already connected, leaves.
+        _current.barrier()
     return _current
 
 

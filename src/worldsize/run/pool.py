@@ -19,11 +19,13 @@ import types
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
+from multiprocessing.process import BaseProcess
 from typing import Any
 
 from worldsize import errors
 from worldsize.errors import Failure, WorkerDied, WorldsizeError
 from worldsize.run.environment import for_workers
+from worldsize.run.failures import lost_peer
 
 PRELOAD = ["torch", "torch._dynamo", "torch.distributed", "worldsize.train.loop", "worldsize.run.pool"]
 GRACE_S = 2.0  # how long the other workers have to say what they saw, once one has failed
@@ -57,8 +59,9 @@ def run_workers(
     """
     warm_up()
     with tempfile.TemporaryDirectory(prefix="worldsize-") as folder:
-        crew = _Crew(function, arguments, workers, f"file://{folder}/meet")
+        crew = _Crew()
         try:
+            crew.start(function, arguments, workers, f"file://{folder}/meet")
             return crew.watch(on_message, limit_s)
         finally:
             crew.end()
@@ -78,11 +81,13 @@ class _Outcome:
 class _Crew:
     """The processes of one run, and what has come from them."""
 
-    def __init__(self, function: Callable, arguments: tuple, workers: int, meet: str) -> None:
-        context = multiprocessing.get_context("forkserver")
+    def __init__(self) -> None:
         self.outcomes: dict[int, _Outcome] = {}
         self.pipes: list[Connection] = []
-        self.processes = []
+        self.processes: list[BaseProcess] = []
+
+    def start(self, function: Callable, arguments: tuple, workers: int, meet: str) -> None:
+        context = multiprocessing.get_context("forkserver")
         target = f"{function.__module__}:{function.__qualname__}"
         for worker in range(workers):
             ours, theirs = context.Pipe(duplex=False)
@@ -206,15 +211,12 @@ def _resolve(target: str) -> Callable:
 
 def _describe(error: BaseException) -> dict[str, Any]:
     text = str(error).strip() or type(error).__name__
-    lost = type(error).__name__ == "DistNetworkError" or any(
-        sign in text for sign in ("Connection closed by peer", "Connection reset by peer", "Broken pipe", "recv failed")
-    )
     return {
         "kind": type(error).__name__,
         "message": text.splitlines()[0] if not isinstance(error, WorldsizeError) else text,
         "trace": traceback.format_exc(),
         "at": time.monotonic(),
-        "lost_peer": lost,
+        "lost_peer": lost_peer(type(error).__name__, text),
     }
 
 
