@@ -1,7 +1,9 @@
 """The command line: one line for a misuse, exit codes, help without torch."""
 
 import gzip
+import itertools
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -72,8 +74,6 @@ def test_a_misuse_is_one_line_and_exit_2_and_writes_nothing(case, empty, capsys)
         if torch.cuda.is_available():
             pytest.skip("this machine has a GPU")
     assert main(["train", *words]) == 2
-    import re
-
     assert re.search(expected, one_line(capsys))
     assert list(empty.iterdir()) == []
 
@@ -163,3 +163,54 @@ def test_a_stopped_run_goes_on_at_another_world_size_and_ends_with_the_same_bits
     assert "was trained with --model mlp, now it is cnn" in one_line(capsys)
     assert main(["train", *SMALL, "--out", "part"]) == 2
     assert "part is there already" in one_line(capsys)
+
+
+GRID = {
+    model: ["--model", model, "--data", data_set, "--dropout", "0.2", "--batch-per-replica", batch]
+    for model, data_set, batch in (
+        ("cnn", "generated:1000:1x16x16:10", "8"),
+        ("wrn-16-1", "generated:476:1x8x8:10", "4"),
+        ("transformer", "sums", "16"),
+    )
+}
+EPOCHS = {"cnn": 4, "wrn-16-1": 4, "transformer": 1}
+
+
+@pytest.mark.proof
+def test_train_gives_one_hash_for_every_number_of_workers_and_every_interruption(empty, capsys, repository):
+    def result(*words: str) -> dict:
+        assert main(["train", *words, "--json"]) == 0
+        return json.loads(capsys.readouterr().out)
+
+    rows, number = [], 0
+    for model, optimizer, replicas in itertools.product(GRID, ("sgd", "adamw"), (4, 6, 8)):
+        words = [*GRID[model], "--optimizer", optimizer, "--replicas", str(replicas), "--epochs", str(EPOCHS[model])]
+        found = []
+        for workers in (1, 2, 3, 4):
+            number += 1
+            found.append(result(*words, "--workers", str(workers), "--out", f"run-{number}"))
+        steps = found[0]["steps"]
+        assert steps >= 50
+        # Interrupted at another step each time, and resumed at another number of workers.
+        stop, before, after = 1 + number * 7 % (steps - 1), 1 + number % 3, 4 - number % 3
+        name = f"cut-{number}"
+        result(*words, "--workers", str(before), "--out", name, "--stop-after", str(stop))
+        found.append(result("--resume", name, "--workers", str(after)))
+        hashes = {(each["weights_sha256"], each["buffers_sha256"], each["loss"]) for each in found}
+        assert len(hashes) == 1, (model, optimizer, replicas)
+        cut = f"{stop}, {before} to {after}"
+        rows.append(f"| {model} | {optimizer} | {replicas} | {steps} | {cut} | `{found[0]['weights_sha256'][:16]}` |")
+    assert len(rows) == 18
+    text = f"""\
+# `worldsize train` gives one hash for every number of workers
+
+Written by `make proof` (tests/test_cli.py).
+Each row is five trainings from the command line: on 1, 2, 3 and 4 workers, and one that was stopped after a step and
+resumed at another number of workers. Weights, evaluation buffers and test loss had the same bits in all five.
+Dropout is on, batch norm is in the first two models, short batches are kept.
+
+| model | optimizer | replicas | steps | stopped after step, workers before and after | weights |
+| --- | --- | ---: | ---: | --- | --- |
+{chr(10).join(rows)}
+"""
+    (repository / "docs" / "proof" / "train.md").write_text(text)

@@ -16,7 +16,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     words = list(sys.argv[1:] if argv is None else argv)
     trace = "--trace" in words[: words.index("--")] if "--" in words else "--trace" in words
     try:
-        arguments = build_parser().parse_args(words)
+        arguments = build_parser(words).parse_args(words)
         return arguments.handler(arguments)
     except WorldsizeError as error:
         if trace:
@@ -38,24 +38,18 @@ class _Parser(argparse.ArgumentParser):
         raise Misuse(f"{message}; see `{self.prog} --help`")
 
 
-def build_parser() -> argparse.ArgumentParser:
-    """All verbs and their flags."""
+def build_parser(words: Sequence[str] | None = None) -> argparse.ArgumentParser:
+    """All verbs and their flags; given the words of a command line, the flags of the verb in it alone."""
     parser = _Parser(prog="worldsize", description="Change the world size. Keep the model.")
     parser.add_argument("--version", action="version", version=f"worldsize {__version__}")
     verbs = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
-    _demo(_verb(verbs, "demo", _run_demo, "train on one worker, then on all cores; the weights are the same"))
-    _train(_verb(verbs, "train", _run_train, "train a reference model on a named data set"))
-    _script(_verb(verbs, "run", _run_script, "start any script on several workers of this machine"))
-    _report(_verb(verbs, "report", _run_report, "the page of a run"))
-    _doctor(_verb(verbs, "doctor", _run_doctor, "is this machine ready: fact, verdict, fix"))
+    for name, (text, add_flags, handler) in VERBS.items():
+        verb = verbs.add_parser(name, help=text, description=text[0].upper() + text[1:] + ".")
+        verb.add_argument("--trace", action="store_true", help="on an error, show the stack")
+        verb.set_defaults(handler=handler)
+        if words is None or name in words:
+            add_flags(verb)
     return parser
-
-
-def _verb(verbs: Any, name: str, handler: Callable[[argparse.Namespace], int], text: str) -> argparse.ArgumentParser:
-    verb = verbs.add_parser(name, help=text, description=text[0].upper() + text[1:] + ".")
-    verb.add_argument("--trace", action="store_true", help="on an error, show the stack")
-    verb.set_defaults(handler=handler)
-    return verb
 
 
 # ---- train ----------------------------------------------------------------------------------------------------------
@@ -64,25 +58,30 @@ def _verb(verbs: Any, name: str, handler: Callable[[argparse.Namespace], int], t
 def _train(verb: argparse.ArgumentParser) -> None:
     from dataclasses import fields
 
-    from worldsize.train.settings import Run
+    from worldsize.train.settings import MAY_CHANGE, Run
 
+    kinds: dict[Any, str] = {int: "N", float: "X"}
+    experiment = verb.add_argument_group("the experiment", "what decides the weights")
+    machine = verb.add_argument_group("the machine", "what may change from one sitting to the next")
     for each in fields(Run):
         details = dict(each.metadata)
         text = details.pop("help")
         if each.default is not None and details.get("action") is None:
             text += f" (default {each.default})"
-        flag = f"--{each.name.replace('_', '-')}"
-        if "choices" not in details and "action" not in details:
-            details["metavar"] = each.name.rpartition("_")[2].upper()
+        if not {"choices", "action", "metavar"} & details.keys():
+            details["metavar"] = kinds.get(details.get("type"), "NAME")
         # SUPPRESS: only what was given is there, so that a resumed run knows what was asked to change.
-        verb.add_argument(flag, dest=each.name, default=argparse.SUPPRESS, help=text, **details)
-    verb.add_argument(
-        "--out", metavar="DIR", help="folder for records and checkpoints (default: a new one under ./runs)"
+        group = machine if each.name in MAY_CHANGE else experiment
+        flag = f"--{each.name.replace('_', '-')}"
+        group.add_argument(flag, dest=each.name, default=argparse.SUPPRESS, help=text, **details)
+    records = verb.add_argument_group("the run", "what it leaves and prints")
+    records.add_argument(
+        "--out", metavar="DIR", help="folder for records and checkpoints (default: a new one in ./runs)"
     )
-    verb.add_argument("--resume", metavar="RUN", help="go on with this run's folder, at any number of workers")
-    verb.add_argument("--stop-after", metavar="STEP", type=int, help="end this sitting after a step, with a checkpoint")
-    verb.add_argument("--json", action="store_true", help="print the result as JSON, and nothing else, on stdout")
-    verb.add_argument("--list", action="store_true", help="show all models and data sets")
+    records.add_argument("--resume", metavar="RUN", help="go on with this run's folder, at any number of workers")
+    records.add_argument("--stop-after", metavar="STEP", type=int, help="end after this step, with a checkpoint")
+    records.add_argument("--json", action="store_true", help="print the result as JSON, and nothing else, on stdout")
+    records.add_argument("--list", action="store_true", help="show all models and data sets")
 
 
 def _run_train(arguments: argparse.Namespace) -> int:
@@ -210,6 +209,14 @@ def _run_doctor(arguments: argparse.Namespace) -> int:
 
     return show(examine(), as_json=arguments.json)
 
+
+VERBS: dict[str, tuple[str, Callable[[argparse.ArgumentParser], None], Callable[[argparse.Namespace], int]]] = {
+    "demo": ("train on one worker, then on all cores; the weights are the same", _demo, _run_demo),
+    "train": ("train a reference model on a named data set", _train, _run_train),
+    "run": ("start any script on several workers of this machine", _script, _run_script),
+    "report": ("the page of a run", _report, _run_report),
+    "doctor": ("is this machine ready: fact, verdict, fix", _doctor, _run_doctor),
+}
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -51,7 +51,7 @@ class Run:
     device: str | None = option(None, "cpu or cuda; cuda where there is one unless set", choices=["cpu", "cuda"])
     backend: str | None = option(None, "gloo or nccl; by the device unless set", choices=["gloo", "nccl"])
     bucket_mb: float = option(25.0, "gradients sent together, in MiB; changes no bit of exact", type=float)
-    data_dir: str | None = option(None, "folder with the files of the full Fashion-MNIST")
+    data_dir: str | None = option(None, "folder with the files of the full Fashion-MNIST", metavar="DIR")
     download: bool = option(False, "fetch the full Fashion-MNIST if it is nowhere here", action="store_true")
     save_every: int | None = option(None, "write a checkpoint every so many steps, besides every epoch", type=int)
     limit_s: float = option(600.0, "seconds after which a wait of one worker for the others is given up", type=float)
