@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test check format proof bench clean
+.PHONY: demo test test-gpu check format proof bench clean
 
 .venv/ready: pyproject.toml constraints.txt
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "worldsize needs Python 3.11 or newer; use make PYTHON=...")'
@@ -16,6 +16,9 @@ demo: .venv/ready  ## train on one worker, then on all cores; show that the weig
 
 test: .venv/ready  ## all facts, under four minutes
 	$(BIN)/python -m pytest -m 'not proof'
+
+test-gpu: .venv/ready  ## what holds on GPUs, on a machine that has some
+	$(BIN)/python -m pytest -m gpu
 
 check: .venv/ready  ## format, lint, types
 	$(BIN)/ruff format --check .

@@ -18,6 +18,12 @@ KEPT = ("multiprocessing.forkserver", "multiprocessing.resource_tracker")
 SET_BY_TORCH = {"TORCHINDUCTOR_CACHE_DIR"}
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    """Facts of the CPU are looked at on the CPU, also on a machine with GPUs; `-m gpu` looks at those of the GPU."""
+    if config.option.markexpr != "gpu":
+        os.environ["CUDA_VISIBLE_DEVICES"] = ""
+
+
 @pytest.fixture(autouse=True)
 def _nothing_is_left_behind() -> Iterator[None]:
     """A test must leave the environment, the process group, the world and the child processes as they were."""

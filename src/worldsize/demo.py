@@ -26,6 +26,7 @@ from worldsize.train.settings import Run
 
 REPLICAS, BATCH, EPOCHS = 8, 16, 4
 RATE: dict[str, Any] = {
+    "device": "cpu",  # cores are what every machine has several of
     "drop_short": True,
     "epochs": EPOCHS,
     "rate": 0.2,

@@ -1,15 +1,18 @@
 """On a GPU: the same bits for every number of workers, and what `exact` needs there. Skipped where there is no GPU."""
 
 import os
+from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
+import torch.distributed as dist
 import torch.nn.functional as F
-from train.jobs import Case, one_result
+from train.jobs import Case, one_result, train, train_all
 
 import worldsize
 from worldsize.errors import Misuse
-from worldsize.parallel import ground
+from worldsize.parallel import ground, world
 from worldsize.run.pool import run_workers
 
 GPUS = torch.cuda.device_count()
@@ -28,6 +31,37 @@ def test_a_run_repeats_bit_for_bit():
 @pytest.mark.skipif(GPUS < 2, reason="two workers need two GPUs")
 def test_all_numbers_of_workers_give_one_hash():
     one_result([*CASES, Case(net="odd", replicas=7)], workers=range(1, min(GPUS, 4) + 1))
+
+
+def train_on_the_first_gpu(cases: list[Case]) -> list[dict[str, Any]]:
+    """All workers compute on one GPU, in a group that they make themselves: NCCL wants a GPU each, gloo does not."""
+    place = world._given
+    if place.size > 1:
+        store = dist.FileStore(place.meet.removeprefix("file://"), place.size)
+        dist.init_process_group("gloo", store=store, rank=place.worker, world_size=place.size)
+    found = train_all(cases)
+    assert world.current().device == torch.device("cuda", 0)
+    if place.size > 1:
+        dist.destroy_process_group()
+    return found
+
+
+def test_workers_that_share_a_gpu_give_one_hash():
+    cases = [*CASES, Case(net="odd", replicas=7), Case(net="conv", precision="bf16", device="cuda", replicas=6)]
+    alone, *others = (run_workers(train_on_the_first_gpu, cases, workers=size, limit_s=300) for size in (1, 2, 3, 4))
+    for found in others:
+        assert all(theirs == alone[0] for theirs in found)
+
+
+def test_gradients_on_the_gpu_are_those_of_the_cpu():
+    """In float64, to the last few bits: other kernels, the same arithmetic."""
+    case = Case(net="smooth", weights="float64", replicas=5)
+    (on_gpu,), (on_cpu,) = (run_workers(last_losses, case, device, workers=1) for device in ("cuda", "cpu"))
+    assert on_gpu == pytest.approx(on_cpu, rel=1e-10)
+
+
+def last_losses(case: Case, device: str) -> list[float]:
+    return train(replace(case, device=device))["losses"]
 
 
 def settings_of_exact() -> dict[str, bool]:

@@ -36,6 +36,7 @@ class Case:
     weights: str = "float32"
     augmented: bool = False
     beside: bool = False  # read a second data set beside the first
+    device: str | None = None
     # What must change no bit:
     bucket_mb: float = 25.0
     loader_workers: int = 0
@@ -153,7 +154,11 @@ def join(case: Case) -> Job:
     model = build(case.net).to(getattr(torch, case.weights))
     optimizer = optimizer_of(case, model)
     # A scale that overflows in fp16 at first, so that a step is skipped.
-    scaler = torch.amp.GradScaler("cpu", init_scale=2.0**22, growth_interval=3) if case.precision == "fp16" else None
+    scaler = (
+        torch.amp.GradScaler(case.device or "cpu", init_scale=2.0**22, growth_interval=3)
+        if case.precision == "fp16"
+        else None
+    )
     return worldsize.join(
         model,
         optimizer,
@@ -167,6 +172,7 @@ def join(case: Case) -> Job:
         scaler=scaler,
         save_to=case.folder,
         save_every=case.save_every,
+        device=case.device,
     )
 
 
@@ -219,7 +225,7 @@ def train_once(case: Case, job: Job, model: Any, train_set: Dataset) -> None:
     autocast = {"bf16": torch.bfloat16, "fp16": torch.float16}.get(case.precision)
     for batch in job.batches(*sets, count=count, loader_workers=case.loader_workers):
         (x, y), other = batch if case.beside else (batch, None)
-        with torch.autocast("cpu", autocast or torch.bfloat16, enabled=autocast is not None):
+        with torch.autocast(job.world.device.type, autocast or torch.bfloat16, enabled=autocast is not None):
             loss = loss_of(case, model(x), y)
         job.backward(loss if other is None else loss * (1 + other[0].mean()))
 
