@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from proof import write_table
 
 from worldsize.cli import build_parser, main
 from worldsize.train import data
@@ -199,18 +200,23 @@ def test_train_gives_one_hash_for_every_number_of_workers_and_every_interruption
         hashes = {(each["weights_sha256"], each["buffers_sha256"], each["loss"]) for each in found}
         assert len(hashes) == 1, (model, optimizer, replicas)
         cut = f"{stop}, {before} to {after}"
-        rows.append(f"| {model} | {optimizer} | {replicas} | {steps} | {cut} | `{found[0]['weights_sha256'][:16]}` |")
+        rows.append([model, optimizer, replicas, steps, cut, f"`{found[0]['weights_sha256'][:16]}`"])
     assert len(rows) == 18
-    text = f"""\
-# `worldsize train` gives one hash for every number of workers
-
-Written by `make proof` (tests/test_cli.py).
-Each row is five trainings from the command line: on 1, 2, 3 and 4 workers, and one that was stopped after a step and
-resumed at another number of workers. Weights, evaluation buffers and test loss had the same bits in all five.
-Dropout is on, batch norm is in the first two models, short batches are kept.
-
-| model | optimizer | replicas | steps | stopped after step, workers before and after | weights |
-| --- | --- | ---: | ---: | --- | --- |
-{chr(10).join(rows)}
-"""
-    (repository / "docs" / "proof" / "train.md").write_text(text)
+    write_table(
+        repository,
+        "train",
+        "`worldsize train` gives one hash for every number of workers",
+        "Written by `make proof` (tests/test_cli.py).\n"
+        "Each row is five trainings from the command line: on 1, 2, 3 and 4 workers, and one that was stopped after a\n"
+        "step and resumed at another number of workers. Weights, evaluation buffers and test loss had the same bits\n"
+        "in all five. Dropout is on, batch norm is in the first two models, short batches are kept.",
+        {
+            "model": "---",
+            "optimizer": "---",
+            "replicas": "---:",
+            "steps": "---:",
+            "stopped after step, workers before and after": "---",
+            "weights": "---",
+        },
+        rows,
+    )

@@ -118,6 +118,8 @@ def _run_train(arguments: argparse.Namespace) -> int:
         command=shlex.join(["worldsize", *sys.argv[1:]]),
         console=console,
     )
+    if result is None:  # one of several workers that somebody else has started: the first one speaks for all
+        return 0
     if arguments.json:
         print(json.dumps(result, indent=1))
     else:

@@ -8,10 +8,11 @@ import pytest
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
+from train import trials
 from train.jobs import Case, one_result, train, train_all
 
 import worldsize
-from worldsize.errors import Misuse
+from worldsize.errors import Misuse, NotFinite
 from worldsize.parallel import ground, world
 from worldsize.run.pool import run_workers
 
@@ -62,6 +63,11 @@ def test_gradients_on_the_gpu_are_those_of_the_cpu():
 
 def last_losses(case: Case, device: str) -> list[float]:
     return train(replace(case, device=device))["losses"]
+
+
+def test_a_loss_that_is_not_finite_is_named_though_no_step_waits_for_it():
+    with pytest.raises(NotFinite, match="the loss is nan at step 3, replica 2, worker 0; "):
+        run_workers(trials.diverge, 3, 2, workers=1)
 
 
 def settings_of_exact() -> dict[str, bool]:

@@ -9,10 +9,11 @@ import pytest
 import torch
 import torch.nn.functional as F
 from parallel.worlds import copies_in_use, low_precision_sum, one_gradient
+from proof import write_table
 from torch import nn
 from train.jobs import Case, one_result, train, train_all
 
-from worldsize.parallel.exact import group_parameters
+from worldsize.parallel.bucket import group_parameters
 from worldsize.plan.tree import copies_held
 from worldsize.run.pool import run_workers
 
@@ -49,21 +50,19 @@ def test_one_to_four_workers_give_one_hash_for_everything_that_models_and_loops_
 def test_one_to_four_workers_give_one_hash_for_the_whole_catalogue(repository: Path):
     found = one_result(CATALOGUE)
     assert min(result["steps"] for result in found) >= 50
-    head = (
-        "| model | optimizer | replicas | steps | weights on 1, 2, 3 and 4 workers |\n| --- | --- | ---: | ---: | --- |"
-    )
-    rows = [
-        f"| {case.net} | {case.optimizer} | {case.replicas} | {result['steps']} | `{result['weights_sha256'][:16]}` |"
-        for case, result in zip(CATALOGUE, found, strict=True)
-    ]
-    text = (
-        "# One hash for every number of workers\n\n"
+    write_table(
+        repository,
+        "one-hash",
+        "One hash for every number of workers",
         "Written by `make proof` (tests/parallel/test_exact.py). Each row was trained on 1, 2, 3 and 4 workers;\n"
         "weights, buffers, losses and evaluation had the same bits on all of them. Dropout and batch norm are on\n"
-        "(conv, wrn), examples are weighted by tokens (transformer), and short batches are kept.\n\n"
-        f"{head}\n" + "\n".join(rows) + "\n"
+        "(conv, wrn), examples are weighted by tokens (transformer), and short batches are kept.",
+        {"model": "---", "optimizer": "---", "replicas": "---:", "steps": "---:", "weights": "---"},
+        [
+            [case.net, case.optimizer, case.replicas, result["steps"], f"`{result['weights_sha256'][:16]}`"]
+            for case, result in zip(CATALOGUE, found, strict=True)
+        ],
     )
-    (repository / "docs" / "proof" / "one-hash.md").write_text(text)
 
 
 def test_settings_of_speed_change_no_bit():

@@ -58,3 +58,11 @@ def test_a_batch_script_is_alone_and_its_step_is_a_world(slurm):
     job = "sbatch -N 2 -n 2 -o out --wrap '$JOIN; srun $JOIN; echo > ended'"
     printed = slurm(f"mkfifo ended; {job} >&2; cat ended out")
     assert printed == ["world 0 1 ['n1']", "world 0 2 ['n1', 'n2']", "world 1 2 ['n1', 'n2']"]
+
+
+def test_train_is_one_run_of_all_tasks(slurm):
+    flags = "--model mlp --data generated:64:1x8x8:4 --epochs 1 --device cpu"
+    train = f"{sys.executable} -m worldsize train {flags} --json"
+    tell = f'{sys.executable} -c \'import json, sys; f = json.load(sys.stdin); print("world", f["weights_sha256"])\''
+    one, two = slurm(f"{train} --workers 1 --out a | {tell}; srun -N 2 -n 2 {train} --out b | {tell}")
+    assert one == two

@@ -23,16 +23,16 @@ FLAGS += ["--epochs", "100000", "--workers", "2", "--out", "run"]
 
 
 @contextmanager
-def training(folder: Path) -> Iterator[tuple[subprocess.Popen, list[psutil.Process]]]:
+def training(folder: Path, *launcher: str) -> Iterator[tuple[subprocess.Popen, list[psutil.Process]]]:
     """A command line that trains, well under way, and all processes it has started."""
-    command = [sys.executable, "-m", "worldsize", "train", *FLAGS]
+    command = [sys.executable, *launcher, "-m", "worldsize", "train", *FLAGS]
     process = subprocess.Popen(
         command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
     )
     try:
         assert process.stdout is not None
         for line in process.stdout:
-            if line.startswith("epoch 2/"):
+            if "epoch 2/" in line:
                 break
         yield process, psutil.Process(process.pid).children(recursive=True)
     finally:
@@ -81,6 +81,64 @@ def test_when_the_command_itself_is_killed_its_workers_end_too(tmp_path):
     with training(tmp_path) as (process, started):
         process.kill()
         assert ended(started)
+
+
+# ---- started by somebody else ----------------------------------------------------------------------------------------
+
+BY_RUN = ("-m", "worldsize", "run", "-n", "2")
+BY_TORCHRUN = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
+SHORT = ["-m", "worldsize", "train", *FLAGS[:8], "--epochs", "2"]
+
+
+def call(folder: Path, *words: str, **environment: str) -> subprocess.CompletedProcess:
+    env = {**os.environ, "OMP_NUM_THREADS": "1", **environment}
+    return subprocess.run([sys.executable, *words], cwd=folder, env=env, capture_output=True, text=True, timeout=120)
+
+
+@pytest.mark.parametrize("launcher", [BY_RUN, BY_TORCHRUN])
+def test_launched_workers_are_one_run_with_the_bits_of_one_worker(launcher, tmp_path):
+    alone = json.loads(call(tmp_path, *SHORT, "--workers", "1", "--json").stdout)
+    done = call(tmp_path, *launcher, *SHORT)
+    assert done.returncode == 0, done.stderr
+    (line,) = [line for line in done.stdout.splitlines() if "weights_sha256" in line]
+    assert line.split()[-1] == alone["weights_sha256"]
+    (again,) = {*(tmp_path / "runs").iterdir()} - {tmp_path / alone["run"]}
+    result = json.loads((again / "result.json").read_text())
+    assert (result["workers"], result["weights_sha256"]) == (2, alone["weights_sha256"])
+
+
+def test_another_number_of_workers_than_was_launched_is_refused(tmp_path):
+    done = call(tmp_path, *BY_RUN, *SHORT, "--workers", "3")
+    assert done.returncode == 1  # of the launcher
+    said = "worldsize: --workers 3 was asked for, but 2 were started around this one; leave --workers out"
+    assert said in done.stdout + done.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("left", [{"RANK": "1"}, {"WORLD_SIZE": "2"}, {"RANK": "0", "MASTER_ADDR": "localhost"}])
+def test_half_of_a_launch_is_refused_and_nothing_is_written(left, tmp_path):
+    done = call(tmp_path, *SHORT, **left)
+    assert done.returncode == 2
+    assert done.stderr.startswith("worldsize: ")
+    assert "launched half-way; start with torchrun or `worldsize run`, or unset" in done.stderr
+    assert done.stderr.count("\n") == 1
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_launched_worker_that_is_killed_is_named_first(tmp_path):
+    with training(tmp_path, *BY_RUN) as (process, started):
+        workers = sorted((each for each in started if "train" in each.cmdline()), key=lambda each: each.pid)
+        assert len(workers) == 2
+        workers[1].kill()
+        _, errors = process.communicate(timeout=60)
+        assert process.returncode == 1
+        story = [line for line in errors.splitlines() if not line.startswith("[worker")]
+        assert story[0] == "worker 1 failed first: killed by SIGKILL"
+        assert "worker 0 lost the connection to another, which ended first" in errors
+        assert ended(started)
+
+
+# ---- what it computes ------------------------------------------------------------------------------------------------
 
 
 def test_a_loss_that_is_not_finite_names_step_replica_and_worker(tmp_path):

@@ -1,6 +1,8 @@
 """`worldsize train` as its parent sees it: check, say what will be done, start the workers, show how it goes."""
 
+import os
 import time
+from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -9,9 +11,11 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
-from worldsize.errors import Misuse, WorldsizeError
-from worldsize.parallel.world import pick_backend, pick_device
+from worldsize.errors import Failure, Misuse, WorldsizeError
+from worldsize.parallel.place import Place, place_from
+from worldsize.parallel.world import World, pick_backend, pick_device
 from worldsize.run import pool
+from worldsize.run.failures import lost_peer
 from worldsize.run.machine import places_for_workers
 from worldsize.train import loop
 from worldsize.train.loop import Plan
@@ -33,36 +37,78 @@ def new_folder(run: Run) -> Path:
 
 def start_training(
     run: Run, *, out: Path, resume: bool, stop_after: int | None, command: str, console: Console
-) -> dict[str, Any]:
-    """Train, with progress on the console; the result, which is also in the run's folder."""
-    pool.warm_up()  # it loads torch while we do
-    workers = run.workers or min(places_for_workers(run.device), run.replicas)
-    device = pick_device(run.device, workers - 1)
+) -> dict[str, Any] | None:
+    """Train, with progress on the console; the result, which is also in the run's folder.
+
+    Alone, this process starts the workers. Where torchrun or srun has started several, it is one of them, and only the
+    first has a result to give.
+    """
+    place = place_from(os.environ)
+    launched = place.size > 1
+    if not launched:
+        pool.warm_up()  # it loads torch while we do
+    workers = _workers(run, place)
+    device = pick_device(run.device, place.local if launched else workers - 1)
     backend = pick_backend(run.backend, device)
     plan = loop.make_plan(run, workers)
     if stop_after is not None and not 1 <= stop_after <= plan.steps:
         raise Misuse(f"--stop-after {stop_after} is no step of this run, which has {plan.steps}; use 1 to {plan.steps}")
+    _check_folder(out, resume)
+    if launched:
+        world = loop.enter_world(run)
+        out = Path(world.gather(str(out))[0])  # a folder named by the clock is the first worker's
+        if world.worker:
+            _stay_in_step(world, loop.train_worker, run, str(out), stop_after, _say_nothing)
+            return None
     facts = plan.facts(run, workers, device.type, backend)
-    records = _open(out, resume)
+    records = Records(out)
     show_plan(console, facts, out, resume)
     if not resume:
         records.begin(_about(run, facts, command))
     started = time.perf_counter()
     with _Display(console, plan) as display:
+        task = (loop.train_worker, run, str(out), stop_after)
         try:
-            results = pool.run_workers(
-                loop.train_worker, run, str(out), stop_after, pool.tell, workers=workers, on_message=display.receive
-            )
+            if launched:
+                result = _stay_in_step(world, *task, lambda message: display.receive(0, message))
+            else:
+                result = pool.run_workers(*task, pool.tell, workers=workers, on_message=display.receive)[0]
         except BaseException as error:
             _note_failure(records, error, time.perf_counter() - started)
             raise
-    result = results[0] | {"run": str(out), "wall_s": round(time.perf_counter() - started, 3)}
+    result |= {"run": str(out), "wall_s": round(time.perf_counter() - started, 3)}
     if result["finished"]:
         records.event("finished", time_s=result["wall_s"])
         records.finish(result)
     else:
         records.event("stopped", time_s=result["wall_s"], step=result["steps_done"])
     return result
+
+
+def _workers(run: Run, place: Place) -> int:
+    if place.size == 1:
+        return run.workers or min(places_for_workers(run.device), run.replicas)
+    if run.workers not in (None, place.size):
+        raise Misuse(
+            f"--workers {run.workers} was asked for, but {place.size} were started around this one; leave --workers out"
+        )
+    return place.size
+
+
+def _stay_in_step(world: World, function: Callable[..., dict[str, Any]], *arguments: Any) -> dict[str, Any]:
+    """Call it as one of the workers of this world; what another worker's end does to this one is said in a line."""
+    try:
+        return function(*arguments)
+    except RuntimeError as error:
+        if lost_peer(type(error).__name__, str(error)):
+            raise Failure(
+                f"worker {world.worker} lost the connection to another, which ended first; see what that one wrote last"
+            ) from error
+        raise
+
+
+def _say_nothing(message: Any) -> None:
+    """Of all workers the first one tells how it goes."""
 
 
 def show_plan(console: Console, facts: dict[str, Any], out: Path, resume: bool) -> None:
@@ -97,10 +143,9 @@ def show_result(console: Console, result: dict[str, Any]) -> None:
     console.print(f"weights_sha256 {result['weights_sha256']}", soft_wrap=True)
 
 
-def _open(out: Path, resume: bool) -> Records:
-    if not resume and out.exists() and any(out.iterdir()):
+def _check_folder(out: Path, resume: bool) -> None:
+    if not resume and out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise Misuse(f"--out {out} is there already; go on with --resume {out}, or name another folder")
-    return Records(out)
 
 
 def _about(run: Run, facts: dict[str, Any], command: str) -> dict[str, Any]:

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.utils.data import Dataset
 
-from worldsize.errors import LossError, Misuse, NotFinite, ResumeError
+from worldsize.errors import LossError, Misuse, ResumeError
 from worldsize.parallel import ground
 from worldsize.parallel.ddp import DdpSync
 from worldsize.parallel.exact import ExactSync
@@ -34,6 +34,7 @@ from worldsize.train.buffers import ReplicaBuffers
 from worldsize.train.checkpoint import Position
 from worldsize.train.evaluation import evaluate
 from worldsize.train.experiment import Settings, Sync
+from worldsize.train.losses import Losses
 from worldsize.train.models import has_batch_norm
 from worldsize.train.randomness import seed_all
 
@@ -113,7 +114,7 @@ class Job:
         )
         self.grad_norm: Tensor | None = None  # before clipping, of the last step
         self._now: _Pass | None = None
-        self._losses: list[tuple[int, int, float, Tensor | float]] = []
+        self._losses = Losses(world, settings.replicas)
         self._walked = 0  # steps of this epoch that earlier loops of this epoch have taken
         self._agreed = ""  # the data set that all workers are known to read
         self._trained = {id(parameter) for parameter in model.parameters() if parameter.requires_grad}
@@ -124,8 +125,7 @@ class Job:
         """The epochs still to train, of `count` in all; a resumed job starts in the epoch it was interrupted in."""
         started = self.position.steps_done
         while self.position.epoch < count:
-            # Losses that nobody has asked for are kept for one epoch more, not for ever.
-            self._losses = [entry for entry in self._losses if entry[0] >= started]
+            self._losses.forget(before=started)  # those that nobody has asked for are kept for one epoch more
             self._walked, started = 0, self.position.steps_done
             yield self.position.epoch
             self.position = self.position.next_epoch()
@@ -182,6 +182,7 @@ class Job:
             yield from self._step(step, plan, joined, count)
             if self._now is not None:  # the loop was left and entered again
                 return
+        self._losses.check()
         self._seed("between")
 
     def backward(self, loss: Tensor) -> bool:
@@ -274,14 +275,7 @@ class Job:
 
     def mean_loss(self) -> float:
         """The mean loss since the last call, at most since the start of the last epoch, over all replicas."""
-        mine = [(step, replica, weight, float(loss)) for step, replica, weight, loss in self._losses]
-        self._losses = []
-        everyone = sorted(entry for theirs in self.world.gather(mine) for entry in theirs)
-        for step, replica, _, loss in everyone:
-            if not math.isfinite(loss):
-                raise NotFinite(self._not_finite(loss, step, replica))
-        steps = len({step for step, *_ in everyone})
-        return sum(weight * loss for _, _, weight, loss in everyone) / steps if steps else math.nan
+        return self._losses.mean()
 
     def evaluate(
         self,
@@ -320,6 +314,7 @@ class Job:
         """Write a checkpoint at a step border; every worker must call this, the first one writes."""
         if self._now is not None and not (self._now.last and self._now.called):
             raise Misuse("job.save was called in the middle of a step; use save_every, or call it after the loop")
+        self._losses.check()
         kept = self.buffers.gather()
         path = Path(folder) / f"step-{self.position.steps_done:08d}"
         if self.world.worker == 0:
@@ -416,18 +411,7 @@ class Job:
             raise LossError(f"job.backward got a loss of shape {tuple(loss.shape)}; give its mean over the batch")
         if not loss.requires_grad:
             raise LossError("job.backward got a loss without a graph; do not detach it or compute it under no_grad")
-        value: Tensor | float = loss.detach() if loss.is_cuda else loss.item()
-        if isinstance(value, float) and not math.isfinite(value):
-            raise NotFinite(self._not_finite(value, self.position.steps_done, now.replica))
-        self._losses.append((self.position.steps_done, now.replica, now.counted / now.total, value))
-
-    def _not_finite(self, loss: float, step: int, replica: int) -> str:
-        sizes = range(self.world.size)
-        worker = next(w for w in sizes if replica in tree.block(self.settings.replicas, self.world.size, w))
-        return (
-            f"the loss is {loss} at step {step}, replica {replica}, worker {worker}; "
-            "a smaller learning rate, a warm-up or clip_norm may help"
-        )
+        self._losses.add(loss, step=self.position.steps_done, replica=now.replica, weight=now.counted / now.total)
 
     def _sum_over_replicas(self, counted: dict[int, float]) -> float:
         """The sum of what all replicas count, which need not be whole numbers: rounded once, whoever brings them."""

@@ -130,10 +130,15 @@ def job_settings(run: Run, save_to: Path | None) -> Settings:
     )
 
 
+def enter_world(run: Run) -> World:
+    """Join the world of this run; every worker must call this."""
+    ground.before_joining(exact=run.sync == "exact")
+    return join_world(device=run.device, backend=run.backend, limit_s=run.limit_s)
+
+
 def train_worker(run: Run, folder: str | None, stop_after: int | None, tell: Tell) -> dict[str, Any]:
     """Train in this worker, together with all others of its world, and give the result."""
-    ground.before_joining(exact=run.sync == "exact")
-    world = join_world(device=run.device, backend=run.backend, limit_s=run.limit_s)
+    world = enter_world(run)
     plan = make_plan(run, world.size)
     records = Records(Path(folder)) if folder is not None else None
     work = _Work(run, plan, world, records, stop_after, tell)
