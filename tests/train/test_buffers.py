@@ -5,6 +5,7 @@ import torch
 from torch import nn
 from train.shelves import Counter, after_two_rounds
 
+from worldsize.errors import Misuse
 from worldsize.parallel.world import join_world
 from worldsize.run.pool import run_workers
 from worldsize.train.buffers import ReplicaBuffers
@@ -35,21 +36,32 @@ def test_a_model_without_buffers_costs_nothing():
     world = join_world()
     kept = ReplicaBuffers(nn.Linear(1, 1), world, 4)
     kept.enter(3)
-    with kept.evaluation("mean"):
-        pass
+    kept.settle("mean")
     assert kept.gather() == [[], [], [], []]
     world.leave()
 
 
-def test_an_error_during_evaluation_puts_the_buffers_back():
+def test_the_model_holds_the_buffers_for_evaluation_until_the_next_replica_enters():
     world = join_world()
     model = nn.BatchNorm1d(2)
     kept = ReplicaBuffers(model, world, 2)
     kept.enter(1)
     model.running_mean += 4
-    with pytest.raises(ValueError, match=r"\[2.0, 2.0\]"), kept.evaluation("mean"):
-        raise ValueError(model.running_mean.tolist())
+    for _ in range(2):  # the second time changes nothing
+        kept.settle("mean")
+        assert model.running_mean.tolist() == [2, 2]
+    kept.enter(1)
     assert model.running_mean.tolist() == [4, 4]
+    world.leave()
+
+
+def test_a_buffer_that_appears_later_is_refused():
+    world = join_world()
+    model = nn.BatchNorm1d(2)
+    kept = ReplicaBuffers(model, world, 2)
+    model.register_buffer("late", torch.zeros(1))
+    with pytest.raises(Misuse, match="buffer late appeared after"):
+        kept.check(model)
     world.leave()
 
 

@@ -221,15 +221,25 @@ def test_what_a_job_cannot_do_is_said_in_one_line(job, call, kind, says):
 @pytest.mark.parametrize(
     ("options", "says"),
     [
-        ({"replicas": 0}, "replicas is 0, but must be a whole number of at least 1"),
+        ({"replicas": 0}, "replicas is 0, but must be a whole number from 1 to 1,048,576"),
         ({"replicas": 2.0}, "replicas is 2.0, but must be a whole number"),
+        ({"replicas": True}, "replicas is True, but must be a whole number"),
+        ({"replicas": 2**21}, "replicas is 2097152, but must be a whole number from 1 to 1,048,576"),
         ({"batch_per_replica": -1}, "batch_per_replica is -1, but must be"),
-        ({"seed": -1}, "seed is -1, but must be a whole number of at least 0"),
+        ({"seed": -1}, "seed is -1, but must be a whole number from 0"),
         ({"seed": 2**70}, "seed is 1180591620717411303424, but must be"),
+        ({"bucket_mb": math.nan}, "bucket_mb is nan, but a bucket needs a size above 0"),
+        ({"clip_norm": "a"}, "clip_norm is a, but a norm to clip at must be above 0"),
+        ({"limit_s": math.inf}, "a limit of inf s cannot be; a wait must end"),
+        ({"limit_s": -1}, "a limit of -1 s cannot be; a wait must end"),
+        ({"save_to": "x", "save_every": 2.5}, "save_every is 2.5, but must be a whole number from 1"),
+        ({"save_to": "/proc/x"}, "save_to /proc/x cannot be written"),
+        ({"scheduler": 3}, "the scheduler is a int, which has no step"),
+        ({"scaler": 3}, "the scaler is a int, but needs to be a torch.amp.GradScaler"),
         ({"sync": "fast"}, "unknown sync 'fast'; there are 'exact' and 'ddp'"),
         ({"bucket_mb": 0}, "bucket_mb is 0, but a bucket needs a size above 0; the default is 25"),
         ({"clip_norm": 0.0}, "clip_norm is 0.0, but a norm to clip at must be above 0"),
-        ({"save_every": 3}, "save_every=3 needs at least 1 step and a folder in save_to"),
+        ({"save_every": 3}, "save_every=3 needs a folder in save_to"),
         ({"device": "tpu"}, "device 'tpu': worldsize trains on 'cpu' or 'cuda'"),
     ],
 )
@@ -298,7 +308,7 @@ def test_a_replica_too_small_for_batch_norm_is_refused_before_the_first_step():
         assert str(error).startswith(
             "a replica would read 1 example at the last of 2 steps (14 examples, 4 replicas of 2)"
         )
-        assert str(error).endswith("drop the short batch, or change replicas or batch per replica")
+        assert str(error).endswith("(keep_short=False, --drop-short), or change replicas or batch per replica")
 
 
 def test_too_few_examples_for_one_whole_batch_are_refused():

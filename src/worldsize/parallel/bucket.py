@@ -96,7 +96,7 @@ class Bucket:
         # A gradient that was there on this worker is there in the sum: only for the others the counts must be read.
         present = self.result.present.tolist() if self.absent_here else None
         for i, (parameter, view) in enumerate(zip(self.parameters, self.result.views, strict=True)):
-            if present is None or present[i] > 0:
+            if present is None or present[i] != 0:
                 parameter.grad = view if view.dtype == parameter.dtype else view.to(parameter.dtype)
 
     def _merge(self, left: Slab, right: Slab) -> Slab:

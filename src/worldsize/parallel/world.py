@@ -15,6 +15,8 @@ from worldsize.parallel.meeting import meet
 from worldsize.parallel.place import Place, place_from
 from worldsize.plan.tree import block
 
+LONGEST_LIMIT_S = 10_000_000
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class World:
@@ -101,6 +103,8 @@ def join_world(
     not come within it is named. Every worker must call this.
     """
     global _current
+    if not 0 < limit_s <= LONGEST_LIMIT_S:
+        raise Misuse(f"a limit of {limit_s} s cannot be; a wait must end, after at most {LONGEST_LIMIT_S:,} s")
     if _current is not None:
         return _current
     if dist.is_initialized():  # the program made its own group: use it, and leave it alone at the end

@@ -58,7 +58,7 @@ def run_script(
     if as_json:
         print(json.dumps(end.facts(str(script), workers, folder), indent=2))
     elif end.failures:
-        print(_story(end.failures), file=sys.stderr)
+        print(_printable(_story(end.failures)), file=sys.stderr)
     return end.exit_code
 
 
@@ -238,8 +238,13 @@ def _failure(worker: int, seen: "ProcessFailure", logs: "LogsDest | None") -> Wo
 def _keep_trace(failure: WorkerFailure) -> None:
     """Put into the worker's log what it did not print itself, so that the screen shows the first cause alone."""
     if failure.log is not None and failure.trace and not failure.shown:
-        with failure.log.open("a") as log:
+        with failure.log.open("a", encoding="utf-8", errors="backslashreplace") as log:
             log.write(failure.trace)
+
+
+def _printable(text: str) -> str:
+    """As much of it as this terminal can show: a path or message may hold bytes of no encoding."""
+    return text.encode(sys.stderr.encoding or "ascii", "backslashreplace").decode(sys.stderr.encoding or "ascii")
 
 
 def _story(failures: list[WorkerFailure]) -> str:

@@ -1,12 +1,11 @@
 """Every replica's own buffers (batch-norm statistics), held by the worker that computes it."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Literal
 
 import torch
 from torch import Tensor, nn
 
+from worldsize.errors import Misuse
 from worldsize.parallel.world import World
 from worldsize.plan import tree
 
@@ -22,13 +21,22 @@ class ReplicaBuffers:
         self.names = [name for name, _ in model.named_buffers()]
         modules = dict(model.named_modules())
         self._places = [(modules[name.rpartition(".")[0]], name.rpartition(".")[2]) for name in self.names]
-        self._at = self.block.start
+        self._at: int | None = self.block.start  # whose buffers the model holds; None: those for evaluation
         self._kept = {replica: [buffer.clone() for buffer in self.live] for replica in self.block}
 
     @property
     def live(self) -> list[Tensor]:
         """The model's buffers, looked up anew: a forward pass may have put another tensor in the place of one."""
         return [module._buffers[name] for module, name in self._places]
+
+    def check(self, model: nn.Module) -> None:
+        """Refuse a buffer that nobody swaps between replicas, since what it holds would depend on who computes them."""
+        late = [name for name, _ in model.named_buffers() if name not in self.names]
+        if late:
+            raise Misuse(
+                f"buffer {late[0]} appeared after worldsize.join, so replicas would share what is not to be shared; "
+                "register it in the model's constructor, or run one forward pass before join"
+            )
 
     def enter(self, replica: int) -> None:
         """Put this replica's buffers into the model, and keep those that were there."""
@@ -38,22 +46,15 @@ class ReplicaBuffers:
         self._show(self._kept[replica])
         self._at = replica
 
-    @contextmanager
-    def evaluation(self, choice: Choice) -> Iterator[None]:
-        """Put the buffers for evaluation into the model for a while. Every worker must call this.
+    def settle(self, choice: Choice) -> None:
+        """Put the buffers for evaluation into the model, until the next replica enters. Every worker must call this.
 
         They are the mean over all replicas, summed along the tree, or on request the first replica's, as in stock
         DDP. Whole numbers (the count of batches) are the first replica's.
         """
-        if not self.names:
-            yield
-            return
-        self._keep()
-        self._show(self._chosen(choice))
-        try:
-            yield
-        finally:
-            self._show(self._kept[self._at])
+        if self.names:
+            self._show(self.chosen(self.gather(), choice))
+            self._at = None
 
     def gather(self) -> list[list[Tensor]]:
         """The buffers of all replicas of the world, in replica order. Every worker must call this."""
@@ -69,11 +70,10 @@ class ReplicaBuffers:
         for replica in self.block:
             for mine, theirs in zip(self._kept[replica], kept[replica], strict=True):
                 mine.copy_(theirs)
-        if self.names:
-            self._show(self._kept[self._at])
+        self._at = None
 
     def _keep(self) -> None:
-        if self.names:
+        if self.names and self._at is not None:
             with torch.no_grad():
                 torch._foreach_copy_(self._kept[self._at], self.live)
 
@@ -81,18 +81,18 @@ class ReplicaBuffers:
         with torch.no_grad():
             torch._foreach_copy_(self.live, buffers)
 
-    def _chosen(self, choice: Choice) -> list[Tensor]:
-        everyone = self.gather()
+    def chosen(self, everyone: list[list[Tensor]], choice: Choice) -> list[Tensor]:
+        """Of the buffers of all replicas, those for evaluation."""
         first = everyone[0]
         if choice == "first":
             return first
         leaves = [tree.Node(0, replica) for replica in range(self.replicas)]
-        chosen = []
+        means = []
         for i, base in enumerate(first):
             if not base.is_floating_point():
-                chosen.append(base)
+                means.append(base)
                 continue
             # The mean of differences to the first replica: a buffer that never changes keeps its bits.
             differences = [replica[i] - base for replica in everyone]
-            chosen.append(base + tree.fold(leaves, differences, torch.add) / self.replicas)
-        return chosen
+            means.append(base + tree.fold(leaves, differences, torch.add) / self.replicas)
+        return means

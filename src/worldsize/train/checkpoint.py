@@ -7,18 +7,21 @@ import hashlib
 import json
 import os
 import shutil
+import tempfile
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from worldsize.errors import ResumeError
+from worldsize.errors import Misuse, ResumeError
 
 FORMAT = 1
 MANIFEST = "manifest.json"
+FILES = {"model.safetensors", "buffers.safetensors", "optimizer.safetensors", "state.json"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,12 +55,37 @@ class State:
     extra: dict[str, Any]  # scheduler, scaler
 
 
+def prepare(folder: Path) -> None:
+    """Make the folder for checkpoints, and see at once whether it can be written."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        raise Misuse(f"save_to {folder} cannot be written: {error.strerror}; name another folder") from None
+
+
 def write(path: Path, state: State) -> None:
     """Write a checkpoint as the folder `path`; an older one of this name is replaced."""
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.parent / f".{path.name}.partial"
     shutil.rmtree(partial, ignore_errors=True)
     partial.mkdir()
+    try:
+        _fill(partial, state)
+    except BaseException:
+        shutil.rmtree(partial, ignore_errors=True)
+        raise
+    old = path.parent / f".{path.name}.old"
+    shutil.rmtree(old, ignore_errors=True)
+    if path.exists():
+        path.rename(old)
+    partial.rename(path)
+    _sync(path.parent)
+    shutil.rmtree(old, ignore_errors=True)
+
+
+def _fill(partial: Path, state: State) -> None:
     tensors: dict[str, Tensor] = {}
     rest = {
         "format": FORMAT,
@@ -74,13 +102,6 @@ def write(path: Path, state: State) -> None:
     (partial / MANIFEST).write_text(json.dumps(sums, indent=1))
     for file in [*partial.iterdir(), partial]:
         _sync(file)
-    old = path.parent / f".{path.name}.old"
-    shutil.rmtree(old, ignore_errors=True)
-    if path.exists():
-        path.rename(old)
-    partial.rename(path)
-    _sync(path.parent)
-    shutil.rmtree(old, ignore_errors=True)
 
 
 def newest(folder: Path) -> Path | None:
@@ -116,7 +137,7 @@ def read(path: Path) -> State:
             position=Position(**rest["position"]),
             experiment=rest["experiment"],
         )
-    except (OSError, ValueError, KeyError, TypeError, SafetensorError) as error:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, SafetensorError) as error:
         raise ResumeError(f"{path} does not read as a checkpoint of format {FORMAT} ({error}); use another") from None
 
 
@@ -124,6 +145,8 @@ def verify(path: Path) -> None:
     """Compare every file of a checkpoint with its manifest."""
     try:
         sums = json.loads((path / MANIFEST).read_text())
+        if not isinstance(sums, dict) or set(sums) != FILES:
+            raise ValueError
     except (OSError, ValueError):
         raise ResumeError(f"{path} has no readable {MANIFEST}; it is no checkpoint, or only part of one") from None
     for name, expected in sums.items():
@@ -161,12 +184,15 @@ def _split(value: Any, place: str, tensors: dict[str, Tensor]) -> Any:
         tensors[place] = value
         return {"tensor": place}
     if isinstance(value, dict):
-        return {"dict": [[key, _split(item, f"{place}.{key}", tensors)] for key, item in value.items()]}
+        pairs = value.items()
+        return {"dict": [[_split(key, place, tensors), _split(item, f"{place}.{key}", tensors)] for key, item in pairs]}
     if isinstance(value, tuple | list):
         kind = "tuple" if isinstance(value, tuple) else "list"
         return {kind: [_split(item, f"{place}.{i}", tensors) for i, item in enumerate(value)]}
     if value is None or isinstance(value, bool | int | float | str):
         return value
+    if isinstance(value, np.generic):
+        return value.item()
     raise ResumeError(f"{place} is a {type(value).__name__}, which a checkpoint cannot hold without pickle")
 
 

@@ -142,6 +142,11 @@ def parts_of(batch: Any) -> tuple:
 
 def size_of(data: Dataset) -> int:
     """How many examples a map-style data set has; anything else is refused."""
+    if isinstance(data, DataLoader):
+        raise DataError(
+            "a DataLoader was given, but the job itself says who reads what; give the data set (loader.dataset): "
+            "batch_size is batch_per_replica of join, num_workers is loader_workers, collate_fn is collate"
+        )
     if isinstance(data, IterableDataset) or not hasattr(data, "__getitem__") or not hasattr(data, "__len__"):
         raise DataError(
             f"{type(data).__name__} is no map-style data set, so nobody can say which example goes where; "

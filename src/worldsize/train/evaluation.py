@@ -39,12 +39,14 @@ def evaluate(
     sums = {}
     modes = [(module, module.training) for module in model.modules()]
     model.eval()
-    with torch.no_grad():
-        for i, batch in zip(mine, served, strict=True):
-            seed_all(stream_seed(seed, 0, 0, i, "evaluate"))
-            sums[i] = _sums(measure(*data.parts_of(batch)), len(blocks[i]))
-    for module, training in modes:  # one by one: the user may hold some of them in evaluation
-        module.training = training
+    try:
+        with torch.no_grad():
+            for i, batch in zip(mine, served, strict=True):
+                seed_all(stream_seed(seed, 0, 0, i, "evaluate"))
+                sums[i] = _sums(measure(*data.parts_of(batch)), len(blocks[i]))
+    finally:
+        for module, training in modes:  # one by one: the user may hold some of them in evaluation
+            module.training = training
     whole = {i: sums_of for theirs in world.gather(sums) for i, sums_of in theirs.items()}
     means = {name: sum(whole[i][name] for i in range(len(blocks))) / blocks[-1].stop for name in whole[0]}
     return means[""] if list(means) == [""] else means

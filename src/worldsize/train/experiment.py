@@ -11,6 +11,9 @@ from worldsize.plan.shards import Epoch
 Sync = Literal["exact", "ddp"]
 
 
+MOST_REPLICAS = 2**20  # each has a place in every step's plan
+
+
 @dataclass(frozen=True, kw_only=True)
 class Settings:
     """The settings of a job; all but where and how often to save, and the buckets, decide the weights."""
@@ -26,18 +29,25 @@ class Settings:
     bucket_mb: float = 25.0
 
     def __post_init__(self) -> None:
-        for name, least in (("replicas", 1), ("batch_per_replica", 1), ("seed", 0)):
+        for name, least, most in (
+            ("replicas", 1, MOST_REPLICAS),
+            ("batch_per_replica", 1, 2**31),
+            ("seed", 0, 2**62),
+            ("save_every", 1, 2**62),
+        ):
             value = getattr(self, name)
-            if not isinstance(value, int) or not least <= value < 2**62:
-                raise Misuse(f"{name} is {value!r}, but must be a whole number of at least {least}")
+            if value is None and name == "save_every":
+                continue
+            if not hasattr(value, "__index__") or isinstance(value, bool) or not least <= value <= most:
+                raise Misuse(f"{name} is {value!r}, but must be a whole number from {least} to {most:,}")
         if self.sync not in ("exact", "ddp"):
             raise Misuse(f"unknown sync {self.sync!r}; there are 'exact' and 'ddp'")
-        if self.bucket_mb <= 0:
+        if not _above_zero(self.bucket_mb):
             raise Misuse(f"bucket_mb is {self.bucket_mb}, but a bucket needs a size above 0; the default is 25")
-        if self.clip_norm is not None and not self.clip_norm > 0:
+        if self.clip_norm is not None and not _above_zero(self.clip_norm):
             raise Misuse(f"clip_norm is {self.clip_norm}, but a norm to clip at must be above 0")
-        if self.save_every is not None and (self.save_every < 1 or self.save_to is None):
-            raise Misuse(f"save_every={self.save_every} needs at least 1 step and a folder in save_to")
+        if self.save_every is not None and self.save_to is None:
+            raise Misuse(f"save_every={self.save_every} needs a folder in save_to")
 
     def check_world(self, size: int) -> None:
         """Does this experiment fit so many workers?"""
@@ -64,7 +74,8 @@ class Settings:
             raise Misuse(
                 f"a replica would read {epoch.smallest_shard()} example at the last of {epoch.steps} steps "
                 f"({examples} examples, {self.replicas} replicas of {self.batch_per_replica}), and batch norm needs at "
-                "least 2; drop the short batch, or change replicas or batch per replica"
+                "least 2; drop the short batch (keep_short=False, --drop-short), or change replicas or batch per "
+                "replica"
             )
         if self.sync == "ddp" and epoch.active(epoch.steps - 1) < self.replicas:
             last = epoch.active(epoch.steps - 1)
@@ -79,3 +90,7 @@ class Settings:
         """What makes the experiment: the same on all workers, and in every part of one run."""
         names = ("replicas", "batch_per_replica", "seed", "sync", "clip_norm", "keep_short")
         return {name: getattr(self, name) for name in names}
+
+
+def _above_zero(value: Any) -> bool:
+    return isinstance(value, int | float) and 0 < value < float("inf")

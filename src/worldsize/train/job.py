@@ -10,6 +10,7 @@ Each pass of the inner loop is one replica's batch. The last replica of a worker
 """
 
 import math
+import weakref
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,7 +30,7 @@ from worldsize.parallel.world import World, join_world
 from worldsize.plan import digest, shards, tree
 from worldsize.plan.shards import Epoch
 from worldsize.plan.streams import stream_seed
-from worldsize.train import checkpoint, data
+from worldsize.train import checkpoint, checks, data
 from worldsize.train.buffers import ReplicaBuffers
 from worldsize.train.checkpoint import Position
 from worldsize.train.evaluation import evaluate
@@ -76,6 +77,9 @@ def join(
         save_every=save_every,
         bucket_mb=bucket_mb,
     )
+    checks.check_parts(model, optimizer, scheduler, scaler)
+    if settings.save_to is not None:
+        checkpoint.prepare(settings.save_to)
     ground.before_joining(exact=sync == "exact")
     world = join_world(device=device, limit_s=limit_s)
     return Job(world, settings, model, optimizer, scheduler, scaler, after_step=after_step)
@@ -96,7 +100,6 @@ class Job:
         after_step: Callable[["Job"], None] | None = None,
     ) -> None:
         settings.check_world(world.size)
-        _check_optimizer(model, optimizer)
         exact = settings.sync == "exact"
         ground.prepare(world.device, exact=exact)
         self.world, self.settings = world, settings
@@ -118,6 +121,12 @@ class Job:
         self._walked = 0  # steps of this epoch that earlier loops of this epoch have taken
         self._agreed = ""  # the data set that all workers are known to read
         self._trained = {id(parameter) for parameter in model.parameters() if parameter.requires_grad}
+        self._before_step: list[tuple[str, Any]] = []  # the optimizer's settings when this step began
+        self._updating = False
+        if isinstance(optimizer, Optimizer) and optimizer not in _stepped_by:
+            optimizer.register_step_pre_hook(_refuse_foreign_step)
+        _stepped_by[optimizer] = self
+        _open_jobs.add(self)
 
     # ---- the loop ------------------------------------------------------------------------------------------------
 
@@ -182,13 +191,17 @@ class Job:
             yield from self._step(step, plan, joined, count)
             if self._now is not None:  # the loop was left and entered again
                 return
+            if step == steps.start:
+                self.buffers.check(self.model)
         self._losses.check()
+        self.buffers.settle(self._default_buffers())
         self._seed("between")
 
-    def backward(self, loss: Tensor) -> bool:
+    def backward(self, loss: Tensor, **others: Tensor) -> bool:
         """Run backward on this replica's mean loss, weighted; after the worker's last replica, sync, clip and update.
 
-        True when this was the last one and the weights have changed.
+        True when this was the last one and the weights have changed. `others` are further means over this batch (its
+        accuracy, say), of which `means` then gives the mean over all workers.
         """
         now = self._now
         if now is None or now.called:
@@ -196,7 +209,10 @@ class Job:
                 "job.backward was called without a batch, or twice for one; call it once per pass of job.batches, "
                 "on the sum of all losses of that batch"
             )
-        self._check_loss(loss, now)
+        checks.check_loss(loss)
+        self._losses.add(
+            loss, others, step=self.position.steps_done, replica=now.replica, weight=now.counted / now.total
+        )
         now.called = True
         factor = now.counted * (1 if isinstance(self.sync, ExactSync) else self.world.size) / now.total
         weighted = (loss.float() if loss.dtype in (torch.float16, torch.bfloat16) else loss) * factor
@@ -211,12 +227,12 @@ class Job:
         """One step: every local replica that has examples, then the update."""
         sizes = plan.sizes(step)
         local = [replica for replica in self.block if sizes[replica]]
-        self.sync.begin(plan.active(step))
+        self._begin_step(plan.active(step))
         total: float = plan.size(step)
         loaded, counted = batches, {replica: float(sizes[replica]) for replica in local}
         if count is not None:
             ahead = [next(batches) for _ in local]
-            counted = {replica: float(_counted(count, batch)) for replica, batch in zip(local, ahead, strict=True)}
+            counted = {replica: checks.checked_count(count, batch) for replica, batch in zip(local, ahead, strict=True)}
             total = self._sum_over_replicas(counted)
             loaded = iter(ahead)
         for replica in local:
@@ -239,6 +255,17 @@ class Job:
         if not local:
             self._update()
 
+    def _begin_step(self, active: int) -> None:
+        other = _open_step[0]() if _open_step else None
+        if other is not None and other is not self:
+            raise Misuse(
+                "another job is in the middle of a step, so what this one sees of its model would depend on the number "
+                "of workers; finish that step first (leave its loop when job.backward gives True), or close that job"
+            )
+        _open_step[:] = [weakref.ref(self)]
+        self._before_step = checks.settings_of(self.optimizer)
+        self.sync.begin(active)
+
     def _leave_out(self, replica: int, *, last: bool) -> None:
         if not isinstance(self.sync, ExactSync):
             raise LossError(f"replica {replica} at step {self.position.step} counts nothing; sync 'ddp' cannot skip it")
@@ -250,6 +277,7 @@ class Job:
     def _update(self) -> None:
         """Sync, clip, update; the same on every worker, since all have the same bits."""
         self.sync.finish()
+        checks.check_untouched(self.optimizer, self._before_step)
         self._seed("update")  # for optimizers that draw noise
         parameters = [parameter for group in self.optimizer.param_groups for parameter in group["params"]]
         if self.scaler is not None:
@@ -257,14 +285,17 @@ class Job:
         if self.settings.clip_norm is not None:
             # Squares are summed tensor by tensor, in index order.
             self.grad_norm = nn.utils.clip_grad_norm_(parameters, self.settings.clip_norm)
+        self._updating = True
         if self.scaler is not None:
             self.scaler.step(self.optimizer)
             self.scaler.update()
         else:
             self.optimizer.step()
+        self._updating = False
         if self.scheduler is not None:
             self.scheduler.step()
         self.position = self.position.next_step()
+        _open_step.clear()
         every = self.settings.save_every
         if every and self.settings.save_to is not None and self.position.steps_done % every == 0:
             self.save(self.settings.save_to)
@@ -275,7 +306,11 @@ class Job:
 
     def mean_loss(self) -> float:
         """The mean loss since the last call, at most since the start of the last epoch, over all replicas."""
-        return self._losses.mean()
+        return self.means()["loss"]
+
+    def means(self) -> dict[str, float]:
+        """The mean of the loss, and of whatever else `backward` was given, over the same; every worker must call it."""
+        return self._losses.means()
 
     def evaluate(
         self,
@@ -290,18 +325,26 @@ class Job:
         `measure` is called with the parts of a batch and gives one number per example, or a dict of such.
         Batch-norm statistics are the mean over all replicas, or the first replica's (the default under `ddp`).
         """
-        with self.buffers.evaluation(buffers or self._default_buffers()):
-            means = evaluate(self.model, self.world, self.settings.seed, measure, test_set, collate)
+        self.buffers.settle(buffers or self._default_buffers())
+        means = evaluate(self.model, self.world, self.settings.seed, measure, test_set, collate)
         self._seed("between")
         return means
 
+    def state_dict(self) -> dict[str, Tensor]:
+        """The trained model for `load_state_dict`, with the buffers for evaluation: the same on every worker.
+
+        Every worker must call this. The model itself holds them too, after each loop and evaluation.
+        """
+        self.buffers.settle(self._default_buffers())
+        return {_plain(name): tensor for name, tensor in self.model.state_dict().items()}
+
     def fingerprint(self) -> dict[str, str]:
-        """The SHA-256 of the weights, and of the buffers that evaluation uses."""
-        with self.buffers.evaluation(self._default_buffers()):
-            return {
-                "weights_sha256": digest.weights_sha256(self.model),
-                "buffers_sha256": digest.buffers_sha256(self.model),
-            }
+        """The SHA-256 of the weights, and of the buffers that evaluation uses. Every worker must call this."""
+        self.buffers.settle(self._default_buffers())
+        return {
+            "weights_sha256": digest.weights_sha256(self.model),
+            "buffers_sha256": digest.buffers_sha256(self.model),
+        }
 
     def print(self, *values: Any) -> None:
         """Print on the first worker alone."""
@@ -318,8 +361,9 @@ class Job:
         kept = self.buffers.gather()
         path = Path(folder) / f"step-{self.position.steps_done:08d}"
         if self.world.worker == 0:
+            evaluated = dict(zip(self._names(), self.buffers.chosen(kept, self._default_buffers()), strict=True))
             state = checkpoint.State(
-                model=dict(_named(self.model)),
+                model=self._state() | {name: evaluated[name] for name in self._state() if name in evaluated},
                 optimizer=self.optimizer.state_dict(),
                 buffers={f"{v}.{n}": t for v, row in enumerate(kept) for n, t in zip(self._names(), row, strict=True)},
                 position=self.position,
@@ -347,23 +391,32 @@ class Job:
         if path is None:
             return False
         state = checkpoint.read(path)
-        checkpoint.fits(state, dict(_named(self.model)), self._experiment(), path)
+        checkpoint.fits(state, self._state(), self._experiment(), path)
         with torch.no_grad():
-            for name, tensor in _named(self.model):
-                tensor.copy_(state.model[name])
-        self.optimizer.load_state_dict(state.optimizer)
+            for name, parameter in self.model.named_parameters():
+                parameter.copy_(state.model[_plain(name)])
+        try:
+            self.optimizer.load_state_dict(state.optimizer)
+        except ValueError as error:
+            raise ResumeError(f"{path} holds another optimizer: {error}; make it with the groups it had") from None
         names = self._names()
         self.buffers.load([[state.buffers[f"{v}.{n}"] for n in names] for v in range(self.settings.replicas)])
         for name, part in (("scheduler", self.scheduler), ("scaler", self.scaler)):
             if part is not None and name in state.extra:
                 part.load_state_dict(state.extra[name])
         self.position = state.position
+        self.buffers.settle(self._default_buffers())
         return True
 
     def close(self) -> None:
-        """Take our hooks off the model and leave the world."""
+        """Take our hooks off the model and the optimizer; the last job to close leaves the world."""
         self.sync.close()
-        self.world.leave()
+        _stepped_by.pop(self.optimizer, None)
+        _open_jobs.discard(self)
+        if _open_step and _open_step[0]() is self:
+            _open_step.clear()
+        if not _open_jobs:
+            self.world.leave()
 
     def __enter__(self) -> "Job":
         return self
@@ -378,7 +431,8 @@ class Job:
             raise Misuse("job.batches needs a data set to read")
         if isinstance(self.sync, ExactSync):
             ground.check(self.world.device)
-        self._check_trained()
+        checks.check_model(self.model, self._trained)
+        self.buffers.check(self.model)
         plan = self.settings.check_shards(
             data.size_of(sets[0]), batch_norm=has_batch_norm(self.model), workers=self.world.size
         )
@@ -394,24 +448,6 @@ class Job:
                 self._agreed = identity
             self.position = self.position.on(identity)
         return plan
-
-    def _check_trained(self) -> None:
-        """A parameter that was unfrozen or replaced since would silently differ between workers."""
-        for name, parameter in self.model.named_parameters():
-            if parameter.requires_grad and id(parameter) not in self._trained:
-                raise Misuse(
-                    f"{name} was unfrozen or replaced after worldsize.join, so its gradient would not be synced; "
-                    "join when the model is complete, and freeze afterwards what is not to be trained yet"
-                )
-
-    def _check_loss(self, loss: Any, now: "_Pass") -> None:
-        if not isinstance(loss, Tensor):
-            raise LossError(f"job.backward got a {type(loss).__name__}, but needs the loss, a tensor with one number")
-        if loss.numel() != 1:
-            raise LossError(f"job.backward got a loss of shape {tuple(loss.shape)}; give its mean over the batch")
-        if not loss.requires_grad:
-            raise LossError("job.backward got a loss without a graph; do not detach it or compute it under no_grad")
-        self._losses.add(loss, step=self.position.steps_done, replica=now.replica, weight=now.counted / now.total)
 
     def _sum_over_replicas(self, counted: dict[int, float]) -> float:
         """The sum of what all replicas count, which need not be whole numbers: rounded once, whoever brings them."""
@@ -441,7 +477,11 @@ class Job:
         return self.settings.facts() | kinds
 
     def _names(self) -> list[str]:
-        return [name.replace("_orig_mod.", "") for name in self.buffers.names]
+        return [_plain(name) for name in self.buffers.names]
+
+    def _state(self) -> dict[str, Tensor]:
+        """The model's own state, under the names that it has when it is not compiled."""
+        return {_plain(name): tensor for name, tensor in self.model.state_dict().items()}
 
 
 @dataclass
@@ -455,14 +495,16 @@ class _Pass:
     called: bool = False
 
 
-def _check_optimizer(model: nn.Module, optimizer: Optimizer) -> None:
-    known = {id(parameter) for parameter in model.parameters()}
-    foreign = [p for group in optimizer.param_groups for p in group["params"] if id(p) not in known]
-    if foreign:
-        raise Misuse(
-            f"the optimizer holds {len(foreign)} parameters that are not the model's; "
-            "make it from model.parameters() after the last change of the model"
-        )
+# Which job steps an optimizer, and which job is in the middle of a step: one of each at most in a process.
+_stepped_by: "weakref.WeakKeyDictionary[Optimizer, Job]" = weakref.WeakKeyDictionary()
+_open_step: "list[weakref.ref[Job]]" = []
+_open_jobs: "weakref.WeakSet[Job]" = weakref.WeakSet()  # those that still need the world
+
+
+def _refuse_foreign_step(optimizer: Optimizer, *_: Any) -> None:
+    job = _stepped_by.get(optimizer)
+    if job is not None and not job._updating:
+        raise Misuse("the job steps the optimizer, and has synced and clipped before; remove optimizer.step()")
 
 
 def _shape_of(model: nn.Module, settings: Settings) -> dict[str, Any]:
@@ -470,12 +512,5 @@ def _shape_of(model: nn.Module, settings: Settings) -> dict[str, Any]:
     return settings.facts() | {"bucket_mb": settings.bucket_mb, "the model's parameters": tensors}
 
 
-def _named(model: nn.Module) -> list[tuple[str, Tensor]]:
-    return [(name.replace("_orig_mod.", ""), parameter) for name, parameter in model.named_parameters()]
-
-
-def _counted(count: Callable[..., Any], batch: Any) -> float:
-    number = float(count(*data.parts_of(batch)))
-    if not math.isfinite(number) or number < 0:
-        raise LossError(f"count gave {number} for a batch; it must give how much the batch counts, 0 or more")
-    return number
+def _plain(name: str) -> str:
+    return name.replace("_orig_mod.", "")

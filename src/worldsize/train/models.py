@@ -244,4 +244,5 @@ def parameters_of(model: nn.Module) -> int:
 
 
 def has_batch_norm(model: nn.Module) -> bool:
-    return any(isinstance(module, nn.modules.batchnorm._BatchNorm) for module in model.modules())
+    """Does it normalise by the statistics of a batch? A frozen layer, held in evaluation, does not."""
+    return any(isinstance(module, nn.modules.batchnorm._BatchNorm) and module.training for module in model.modules())
