@@ -3,6 +3,7 @@
 import gzip
 import itertools
 import json
+import os
 import re
 import shutil
 import subprocess
@@ -29,6 +30,22 @@ MISUSES = {
     "model and data differ": (["--model", "transformer"], "reads tokens, but .* holds images; use --data sums"),
     "unknown sync": (["--sync", "horovod"], "argument --sync: invalid choice: 'horovod'"),
     "unknown flag": (["--epoch", "3"], "unrecognized arguments: --epoch 3"),
+    "weight decay no number": (["--weight-decay", "nan"], "--weight-decay nan cannot be; it must be a finite number"),
+    "rate infinite": (["--rate", "1e400"], "--rate inf cannot be; it must be a finite number"),
+    "warm-up no number": (["--warmup-epochs", "inf"], "--warmup-epochs inf cannot be; it must be a finite number"),
+    "far too many examples": (
+        ["--data", "generated:99999999999:3x32x32:10"],
+        "would be more than 8 GiB; make it smaller",
+    ),
+    "far too wide": (["--model", "wrn-16-9999999999"], "unknown model 'wrn-16-9999999999'"),
+    "far too many replicas": (["--replicas", "300000000"], "replicas is 300000000, but must be .* 1 to 1,048,576"),
+    "empty run to resume": (["--resume", ""], "--resume is empty; name something, or leave it out"),
+    "empty folder": (["--out", ""], "--out is empty"),
+    "folder below a file": (
+        ["--out", "/dev/null/x"],
+        "/dev/null/x cannot be written: Not a directory; name another folder",
+    ),
+    "folder that cannot be made": (["--out", "/proc/x"], "/proc/x cannot be written: .*; name another folder"),
     "rate not positive": (["--rate", "0"], "--rate 0.0 cannot be; it must be above 0"),
     "warm-up too long": (["--epochs", "1", "--warmup-epochs", "2"], "a warm-up of 80 steps does not fit a run of 40"),
     "batch norm on one example": (
@@ -84,6 +101,40 @@ def test_other_verbs_answer_a_misuse_in_one_line_too(words, empty, capsys):
     assert main(words) == 2
     one_line(capsys)
     assert list(empty.iterdir()) == []
+
+
+BROKEN_RUNS = ["[]", "null", '{"format": 1}', '{"format": 1, "settings": {"speed": 3}}', '{"format": 1, "settings": 3}']
+
+
+@pytest.mark.parametrize("content", BROKEN_RUNS)
+def test_a_run_whose_record_is_broken_is_not_resumed(content, empty, capsys):
+    (empty / "run").mkdir()
+    (empty / "run" / "run.json").write_text(content)
+    assert main(["train", "--resume", "run"]) == 2
+    one_line(capsys)
+
+
+def test_what_cannot_be_written_is_one_line(empty):
+    with Path("/dev/full").open("w") as full:
+        command = [sys.executable, "-m", "worldsize", "train", "--list"]
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE)
+    assert done.returncode == 1
+    assert done.stderr.decode() == "worldsize: No space left on device\n"
+
+
+def test_a_page_in_a_missing_folder_is_a_misuse(empty, capsys):
+    assert main(["report", "run", "--out", "nowhere/page.html"]) == 2
+    assert "there is no folder nowhere" in one_line(capsys)
+
+
+def test_a_temporary_folder_too_long_for_sockets_is_named(empty):
+    folder = empty / ("long" * 30)
+    folder.mkdir()
+    command = [sys.executable, "-m", "worldsize", "train", *SMALL]
+    done = subprocess.run(command, env={**os.environ, "TMPDIR": str(folder)}, capture_output=True, text=True)
+    assert done.returncode == 2
+    assert done.stderr.endswith("is too long a path for a socket; set TMPDIR=/tmp\n")
+    assert done.stderr.count("\n") == 1
 
 
 def test_trace_shows_the_stack_of_a_misuse():
@@ -158,6 +209,8 @@ def test_a_stopped_run_goes_on_at_another_world_size_and_ends_with_the_same_bits
     assert rest["finished"]
     assert rest["workers"] == 2
     assert rest["weights_sha256"] == whole["weights_sha256"] != part["weights_sha256"]
+    assert main(["train", "--resume", "part", "--stop-after", "4"]) == 2
+    assert "this run has done 8 steps already" in one_line(capsys)
     again = result("--resume", "part")
     assert again["weights_sha256"] == whole["weights_sha256"]
     assert main(["train", "--resume", "part", "--model", "cnn"]) == 2

@@ -1,8 +1,13 @@
 """The command line: arguments, printing, exit codes. A room is opened only when a command needs it."""
 
 import argparse
+import contextlib
+import os
+import signal
 import sys
-from collections.abc import Callable, Sequence
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from types import FrameType
 from typing import Any, NoReturn
 
 from worldsize import __version__
@@ -17,15 +22,63 @@ def main(argv: Sequence[str] | None = None) -> int:
     trace = "--trace" in words[: words.index("--")] if "--" in words else "--trace" in words
     try:
         arguments = build_parser(words).parse_args(words)
-        return arguments.handler(arguments)
+        _refuse_empty(arguments)
+        with _signals_interrupt():
+            code = arguments.handler(arguments)
+        sys.stdout.flush()
+        return code
     except WorldsizeError as error:
         if trace:
             raise
-        print(f"worldsize: {' '.join(str(error).split())}", file=sys.stderr)
-        return error.exit_code
+        return _say(" ".join(str(error).split()), error.exit_code)
+    except Ended as ended:
+        return _say(f"ended by {ended.name}; all workers have been ended", 128 + ended.number)
     except KeyboardInterrupt:
-        print("worldsize: interrupted; all workers have been ended", file=sys.stderr)
-        return INTERRUPTED
+        return _say("interrupted; all workers have been ended", INTERRUPTED)
+    except OSError as error:
+        if trace:
+            raise
+        where = f"{error.filename}: " if error.filename else ""
+        sys.stdout = open(os.devnull, "w")  # noqa: SIM115  # what could not be written is not tried again at exit
+        return _say(f"{where}{error.strerror or error}", 1)
+
+
+def _say(text: str, code: int) -> int:
+    print(f"worldsize: {text}", file=sys.stderr)
+    return code
+
+
+def _refuse_empty(arguments: argparse.Namespace) -> None:
+    """An empty path is a shell variable that was not set, as a rule, and not a wish for the default."""
+    for name, value in vars(arguments).items():
+        if value == "":
+            raise Misuse(f"--{name.replace('_', '-')} is empty; name something, or leave it out")
+
+
+class Ended(KeyboardInterrupt):
+    """Somebody else asks this process to end: a batch system, or a terminal that is closed."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__()
+        self.number, self.name = number, signal.Signals(number).name
+
+
+@contextlib.contextmanager
+def _signals_interrupt() -> Iterator[None]:
+    """Have SIGTERM and SIGHUP end things in good order, as Ctrl-C does; what ignored one goes on ignoring it."""
+
+    def end(number: int, frame: FrameType | None) -> NoReturn:
+        raise Ended(number)
+
+    before = {}
+    if threading.current_thread() is threading.main_thread():
+        numbers = (number for number in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(number) == signal.SIG_DFL)
+        before = {number: signal.signal(number, end) for number in numbers}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 class _Parser(argparse.ArgumentParser):

@@ -207,6 +207,19 @@ def test_a_killed_worker_goes_before_an_error_that_came_of_it(start, tmp_path):
     assert "worker 1 failed first: killed by SIGKILL" in end.stderr.splitlines()
 
 
+def test_workers_that_fail_alike_are_told_in_one_line(start):
+    shown = start("raise SystemExit(3)", workers=3).stderr.splitlines()
+    assert "failed first: exit code 3" in shown[0]
+    assert shown[-1].endswith(" failed alike")
+    assert not any("failed later" in line for line in shown)
+
+
+def test_a_worker_that_ends_early_without_an_error_is_hinted_at(start):
+    end = start(TRAIN, "raise SystemExit(0)")
+    assert end.returncode == 1
+    assert "see whether one ends, with exit code 0, before the others do" in end.stderr
+
+
 def test_json_tells_the_same(start):
     end = start(ONE_FAILS, as_json=True)
     told = json.loads(end.stdout)

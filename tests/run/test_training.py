@@ -77,6 +77,18 @@ def test_ctrl_c_ends_everything_with_130_and_the_run_can_go_on(tmp_path):
     assert any((tmp_path / "run" / "checkpoints").glob("step-*"))
 
 
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_batch_system_that_ends_it_finds_it_in_good_order(number, tmp_path):
+    with training(tmp_path) as (process, started):
+        process.send_signal(number)
+        _, errors = process.communicate(timeout=60)
+        assert process.returncode == 128 + number
+        assert errors == f"worldsize: ended by {number.name}; all workers have been ended\n"
+        assert ended(started)
+    events = [json.loads(line) for line in (tmp_path / "run" / "events.jsonl").read_text().splitlines()]
+    assert events[-1]["event"] == "interrupted"
+
+
 def test_when_the_command_itself_is_killed_its_workers_end_too(tmp_path):
     with training(tmp_path) as (process, started):
         process.kill()
@@ -141,17 +153,26 @@ def test_a_launched_worker_that_is_killed_is_named_first(tmp_path):
 # ---- what it computes ------------------------------------------------------------------------------------------------
 
 
-def test_a_loss_that_is_not_finite_names_step_replica_and_worker(tmp_path):
+DIVERGES = {
+    # after this many steps an epoch, what is said
+    8: r"the loss is (nan|inf) at step \d+, replica [0-3], worker [01]; ",
+    1: r"the test loss is (nan|inf) at the end; ",
+}
+
+
+@pytest.mark.parametrize("steps", DIVERGES)
+def test_a_loss_that_is_not_finite_is_named_with_its_place(steps, tmp_path):
     run = Run(
         model="mlp",
-        data="generated:512:1x8x8:4",
+        data=f"generated:{16 * steps}:1x8x8:4",
         replicas=4,
         batch_per_replica=4,
         workers=2,
+        epochs=1,
         rate=1e30,
         warmup_epochs=0,
     )
-    with pytest.raises(NotFinite, match=r"the loss is (nan|inf) at step \d+, replica [0-3], worker [01]; ") as failure:
+    with pytest.raises(NotFinite, match=DIVERGES[steps]) as failure:
         start_training(
             run, out=tmp_path / "run", resume=False, stop_after=None, command="", console=Console(quiet=True)
         )

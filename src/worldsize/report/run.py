@@ -5,6 +5,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+from worldsize.errors import Misuse
 from worldsize.report.axis import Axis
 from worldsize.report.charts import Series, line_chart
 from worldsize.report.curves import Point, buckets, smoothed, smoothing_window
@@ -20,8 +21,10 @@ STEP = Axis(title="optimizer step", whole=True, zero=True)
 
 def write_run_page(folder: Path, target: Path | None = None) -> Path:
     """Write the page of the run in this folder, as report.html in the folder unless told otherwise; gives its path."""
-    page = run_page(folder)
     target = target or Path(folder) / "report.html"
+    if not target.parent.is_dir():
+        raise Misuse(f"--out {target}: there is no folder {target.parent}; name a file in a folder that is there")
+    page = run_page(folder)
     target.write_text(page, encoding="utf-8")
     return target
 

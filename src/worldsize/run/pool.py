@@ -23,11 +23,12 @@ from multiprocessing.process import BaseProcess
 from typing import Any
 
 from worldsize import errors
-from worldsize.errors import Failure, WorkerDied, WorldsizeError
+from worldsize.errors import Failure, Misuse, WorkerDied, WorldsizeError
 from worldsize.run.environment import for_workers
 from worldsize.run.failures import lost_peer
 
 PRELOAD = ["torch", "torch._dynamo", "torch.distributed", "worldsize.train.loop", "worldsize.run.pool"]
+LONGEST_TEMP = 70  # letters: a socket's path may have 107, and its name in that folder takes up to 35
 GRACE_S = 2.0  # how long the other workers have to say what they saw, once one has failed
 _parent: Connection | None = None
 
@@ -40,6 +41,8 @@ def tell(message: Any) -> None:
 
 def warm_up() -> None:
     """Start the fork server and let it load torch, without waiting for it."""
+    if len(tempfile.gettempdir()) > LONGEST_TEMP:
+        raise Misuse(f"the temporary folder {tempfile.gettempdir()} is too long a path for a socket; set TMPDIR=/tmp")
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(PRELOAD)
     with for_workers():

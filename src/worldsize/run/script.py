@@ -257,12 +257,19 @@ def _story(failures: list[WorkerFailure]) -> str:
     lines += [f"  {fact:5} {value}" for fact, value in facts.items() if value]
     if first.exit_code == -signal.SIGKILL:
         lines.append("  note  the system does so when memory runs out; the kernel's log would say")
+    if first.role == "lost peer":
+        lines.append("  note  no worker failed by itself; see whether one ends, with exit code 0, before the others do")
+    alike = sorted(
+        other.worker for other in others if (other.role, other.error, other.how) == ("cause", first.error, first.how)
+    )
+    if alike:
+        lines.append(f"worker {', '.join(map(str, alike))} failed alike")
     for role, what in CONSEQUENCES.items():
         these = sorted(other.worker for other in others if other.role == role)
         if these:
             lines.append(f"worker {', '.join(map(str, these))} failed as a consequence: {what}")
     for other in others:
-        if other.role == "cause":
+        if other.role == "cause" and other.worker not in alike:
             lines.append(
                 f"worker {other.worker} failed later: {other.how} {other.error}".rstrip() + f"; log {other.log}"
             )

@@ -17,7 +17,7 @@ from worldsize.parallel.world import World, pick_backend, pick_device
 from worldsize.run import pool
 from worldsize.run.failures import lost_peer
 from worldsize.run.machine import places_for_workers
-from worldsize.train import loop
+from worldsize.train import checkpoint, loop
 from worldsize.train.loop import Plan
 from worldsize.train.records import Records, machine
 from worldsize.train.settings import Run
@@ -53,7 +53,11 @@ def start_training(
     plan = loop.make_plan(run, workers)
     if stop_after is not None and not 1 <= stop_after <= plan.steps:
         raise Misuse(f"--stop-after {stop_after} is no step of this run, which has {plan.steps}; use 1 to {plan.steps}")
-    _check_folder(out, resume)
+    records = Records(out)
+    if resume:
+        _check_goes_on(records, stop_after)
+    else:
+        _check_folder(out)
     if launched:
         world = loop.enter_world(run)
         out = Path(world.gather(str(out))[0])  # a folder named by the clock is the first worker's
@@ -61,10 +65,9 @@ def start_training(
             _stay_in_step(world, loop.train_worker, run, str(out), stop_after, _say_nothing)
             return None
     facts = plan.facts(run, workers, device.type, backend)
-    records = Records(out)
-    show_plan(console, facts, out, resume)
     if not resume:
         records.begin(_about(run, facts, command))
+    show_plan(console, facts, out, resume)
     started = time.perf_counter()
     with _Display(console, plan) as display:
         task = (loop.train_worker, run, str(out), stop_after)
@@ -143,9 +146,23 @@ def show_result(console: Console, result: dict[str, Any]) -> None:
     console.print(f"weights_sha256 {result['weights_sha256']}", soft_wrap=True)
 
 
-def _check_folder(out: Path, resume: bool) -> None:
-    if not resume and out.exists() and (not out.is_dir() or any(out.iterdir())):
+def _check_folder(out: Path) -> None:
+    try:
+        taken = out.exists() and (not out.is_dir() or any(out.iterdir()))
+    except OSError as error:
+        raise Misuse(f"{out} cannot be read: {error.strerror}; name another folder") from None
+    if taken:
         raise Misuse(f"--out {out} is there already; go on with --resume {out}, or name another folder")
+
+
+def _check_goes_on(records: Records, stop_after: int | None) -> None:
+    """Refuse here, before anything is shown, what every worker would refuse: checkpoints of which none is whole."""
+    found = checkpoint.newest(records.checkpoints)
+    if found is None or stop_after is None:
+        return
+    done = checkpoint.read(found).position.steps_done
+    if stop_after <= done:
+        raise Misuse(f"--stop-after {stop_after}: this run has done {done} steps already; name a later step")
 
 
 def _about(run: Run, facts: dict[str, Any], command: str) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 import gzip
 import hashlib
 import importlib.resources
+import math
 import os
 import zlib
 from collections.abc import Callable, Iterator, Sequence
@@ -298,6 +299,9 @@ def _download(folder: Path) -> None:
 # ---- generated ------------------------------------------------------------------------------------------------------
 
 
+MOST_NUMBERS = 2**31  # in a generated set, which lies in memory
+
+
 def _generated(name: str, seed: int) -> Sets:
     """Class patterns under noise: `generated:EXAMPLES:SHAPE:CLASSES`; a fifth as many examples again to test on."""
     try:
@@ -308,6 +312,8 @@ def _generated(name: str, seed: int) -> Sets:
         raise DataError(f"data set {name!r} does not read; write generated:4096:3x32x32:10") from None
     if examples < 1 or classes < 2 or min(shape) < 1:
         raise DataError(f"data set {name!r}: examples and sides must be at least 1, classes at least 2")
+    if max(examples, classes) * math.prod(shape) > MOST_NUMBERS:
+        raise DataError(f"data set {name!r} would be more than {4 * MOST_NUMBERS >> 30} GiB; make it smaller")
     generator = torch.Generator().manual_seed(stream_seed(seed, 0, 0, 0, "generated"))
     patterns = torch.randn(classes, *shape, generator=generator)
 

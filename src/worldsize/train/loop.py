@@ -1,5 +1,6 @@
 """Our own training loop, on the same job that everybody else's loop uses. `train_worker` runs in every worker."""
 
+import math
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
@@ -12,6 +13,7 @@ from torch import nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR
 
+from worldsize.errors import NotFinite
 from worldsize.parallel import ground
 from worldsize.parallel.world import World, join_world
 from worldsize.plan import rates, tree
@@ -200,6 +202,8 @@ class _Work:
                 self.tell({"kind": "evaluated", "epoch": epoch + 1, "time_s": self.elapsed(), **self.last})
         if not self.last:  # resumed when all was done
             self.last = self.job.evaluate(self.measures, test_set)
+        if not math.isfinite(self.last["loss"]):
+            raise NotFinite(f"the test loss is {self.last['loss']} at the end; a smaller learning rate may help")
 
     def autocast(self) -> AbstractContextManager:
         if self.run.precision == "fp32":

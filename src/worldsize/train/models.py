@@ -174,7 +174,7 @@ def family(name: str) -> str:
     >>> family("wrn-16-2-plain")
     'wrn'
     """
-    key = "wrn" if re.fullmatch(r"wrn-16-[1-9]\d*(-plain)?", name) else name
+    key = "wrn" if re.fullmatch(r"wrn-16-[1-9]\d?(-plain)?", name) else name
     if key not in RECIPES or (key == "wrn" and name == "wrn"):
         raise Misuse(f"unknown model {name!r}; there are {', '.join(NAMES)}")
     return key

@@ -37,8 +37,11 @@ class Records:
 
     def begin(self, facts: dict[str, Any]) -> None:
         """Make the folder and write what the run is."""
-        self.folder.mkdir(parents=True, exist_ok=True)
-        _write(self.folder / "run.json", {"format": FORMAT, **facts})
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            _write(self.folder / "run.json", {"format": FORMAT, **facts})
+        except OSError as error:
+            raise Misuse(f"{self.folder} cannot be written: {error.strerror}; name another folder") from None
 
     def step(self, **facts: Any) -> None:
         self._append("steps.jsonl", facts)
@@ -57,6 +60,10 @@ class Records:
             raise Misuse(
                 f"{self.folder} holds no run that can be read; name a folder that `worldsize train` wrote"
             ) from None
+        if not isinstance(found, dict) or (
+            found.get("format") == FORMAT and not isinstance(found.get("settings"), dict)
+        ):
+            raise Misuse(f"{self.folder}/run.json is not what `worldsize train` writes; name another run")
         if found.get("format") != FORMAT:
             raise Misuse(f"{self.folder} has format {found.get('format')}, this worldsize reads {FORMAT}")
         return found

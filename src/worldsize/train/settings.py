@@ -1,5 +1,6 @@
 """What a run of `worldsize train` was asked for: one field per flag, checked as a whole before anything starts."""
 
+import math
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
@@ -68,6 +69,10 @@ class Run:
         for name in ("warmup_epochs", "weight_decay"):
             if (getattr(self, name) or 0) < 0:
                 raise Misuse(f"--{name.replace('_', '-')} {getattr(self, name)} cannot be; it must be 0 or more")
+        for each in fields(self):
+            value = getattr(self, each.name)
+            if isinstance(value, float) and not math.isfinite(value):
+                raise Misuse(f"--{each.name.replace('_', '-')} {value} cannot be; it must be a finite number")
         for name in ("sync", "optimizer", "rule", "schedule", "precision", "device", "backend"):
             self._check_choice(name)
 
@@ -90,6 +95,12 @@ MAY_CHANGE = ("workers", "device", "backend", "bucket_mb", "limit_s", "data_dir"
 
 def from_record(kept: dict[str, Any], given: dict[str, Any], folder: Path) -> Run:
     """The settings of a run that is resumed: what was kept, and of what is given now only what may change."""
+    unknown = [name for name in kept if name not in {each.name for each in fields(Run)}]
+    if unknown:
+        raise ResumeError(
+            f"{folder} was trained with settings that this worldsize does not know ({', '.join(unknown)}); "
+            "resume it with the version that its run.json names"
+        )
     for name, value in given.items():
         if name not in MAY_CHANGE and kept.get(name) != value:
             flag = f"--{name.replace('_', '-')}"
@@ -97,4 +108,7 @@ def from_record(kept: dict[str, Any], given: dict[str, Any], folder: Path) -> Ru
                 f"{folder} was trained with {flag} {kept.get(name)}, now it is {value}; leave {flag} out to resume, "
                 "or start a new run with --out"
             )
-    return Run(**(kept | given))
+    try:
+        return Run(**(kept | given))
+    except TypeError as error:
+        raise ResumeError(f"{folder} has settings of another kind ({error}); its run.json was changed") from None
