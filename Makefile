@@ -15,7 +15,7 @@ demo: .venv/ready  ## train on one worker, then on all cores; show that the weig
 	$(BIN)/worldsize demo
 
 test: .venv/ready  ## all facts, under four minutes
-	$(BIN)/python -m pytest -m 'not proof'
+	$(BIN)/python -m pytest -m 'not proof' -n 2 --dist loadfile
 
 test-gpu: .venv/ready  ## what holds on GPUs, on a machine that has some
 	$(BIN)/python -m pytest -m gpu

@@ -1,6 +1,9 @@
 """Joining: what torchrun and Slurm say is read, half of it is refused, and nobody waits longer than the limit."""
 
 import socket
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 import torch
@@ -115,6 +118,29 @@ def test_a_world_forms_where_an_earlier_one_has_left_its_traces(tmp_path):
 def test_a_worker_may_leave_as_soon_as_it_has_joined(tmp_path):
     found = run_workers(crews.come_and_go, f"file://{tmp_path}/meet", 3, 30, workers=3, limit_s=crews.WAIT_S)
     assert found == [0, 1, 2]
+
+
+LEAVES = """
+import os, sys, torch
+from worldsize.parallel.place import Place
+from worldsize.parallel.world import join_world
+
+world = join_world(Place(worker=int(sys.argv[1]), size=2, meet=sys.argv[2]), device="cpu")
+torch.optim.SGD([torch.zeros(1, requires_grad=True)])
+world.barrier()
+world.leave()
+print(*(open(f"/proc/self/task/{thread}/comm").read() for thread in os.listdir("/proc/self/task")))
+"""
+
+
+@pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="only Linux tells the names of threads")
+def test_no_thread_of_a_world_that_was_left_is_there_when_python_ends(tmp_path):
+    # Not in the pool, whose workers have already imported what an optimizer imports only after joining.
+    calls = [[sys.executable, "-c", LEAVES, str(worker), f"file://{tmp_path}/meet"] for worker in range(2)]
+    started = [subprocess.Popen(call, stdout=subprocess.PIPE, text=True) for call in calls]
+    threads = [process.communicate(timeout=crews.WAIT_S)[0] for process in started]
+    assert [process.returncode for process in started] == [0, 0]
+    assert all("python" in names and "gloo" not in names for names in threads), threads
 
 
 def test_a_group_that_the_program_made_is_used_and_left_alone(tmp_path):

@@ -10,6 +10,11 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+# The functions of this module keep, as a default, the group there is when it is first imported, and making an optimizer
+# imports it. A group kept so outlives destroy_process_group, and one of its threads then ends the process with SIGABRT
+# if it lets go of a tensor while Python shuts down. So: import it before there is a group.
+import torch.distributed.nn.functional
+
 from worldsize.errors import Misuse
 from worldsize.parallel.meeting import meet
 from worldsize.parallel.place import Place, place_from
