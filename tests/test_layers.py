@@ -19,7 +19,7 @@ MAY_OPEN = {
     "report": {"errors", "plan", "train.records"},
     "check": BELOW_RUN | {"run"},
     "scale": BELOW_RUN | {"run"},
-    "accuracy": BELOW_RUN | {"run"},
+    "accuracy": BELOW_RUN | {"run", "report"},  # it reads runs as pages do, and draws with the same charts
     "workshop": BELOW_WORKSHOP,
     "demo": BELOW_RUN | {"run", "report"},
     "cli": BELOW_WORKSHOP | {"workshop", "demo"},

@@ -255,6 +255,42 @@ def _run_report(arguments: argparse.Namespace) -> int:
     return 0
 
 
+def _compare(verb: argparse.ArgumentParser) -> None:
+    verb.add_argument("reference", metavar="A", help="a folder that holds a run's folder for each seed")
+    verb.add_argument("others", metavar="B", nargs="+", help="more such folders, each compared with A")
+    verb.add_argument(
+        "--margin",
+        type=float,
+        required=True,
+        metavar="X",
+        help="the difference you would not mind (0.005: half a point)",
+    )
+    verb.add_argument("--measure", choices=["accuracy", "loss"], default="accuracy", help="of what (default accuracy)")
+    verb.add_argument("--level", type=float, default=0.05, metavar="X", help="how often to err at most (default 0.05)")
+    verb.add_argument("--target", type=float, metavar="X", help="compare steps and seconds to this accuracy as well")
+    verb.add_argument("--json", action="store_true", help="print the findings as JSON, and nothing else, on stdout")
+
+
+def _run_compare(arguments: argparse.Namespace) -> int:
+    import json
+    from pathlib import Path
+
+    from rich.console import Console
+
+    from worldsize.accuracy import compare
+
+    question = compare.Question(
+        margin=arguments.margin, measure=arguments.measure, level=arguments.level, target=arguments.target
+    )
+    reference, *others = (compare.read_set(Path(name)) for name in (arguments.reference, *arguments.others))
+    verdicts = compare.compare(reference, others, question)
+    if arguments.json:
+        print(json.dumps([compare.as_json(verdict) for verdict in verdicts], indent=1))
+    else:
+        compare.show(Console(highlight=False), [reference, *others], verdicts, question)
+    return 0 if all(verdict.answer == "equivalent" for verdict in verdicts) else 1
+
+
 def _doctor(verb: argparse.ArgumentParser) -> None:
     verb.add_argument("--json", action="store_true", help="print the findings as JSON")
 
@@ -270,6 +306,7 @@ VERBS: dict[str, tuple[str, Callable[[argparse.ArgumentParser], None], Callable[
     "train": ("train a reference model on a named data set", _train, _run_train),
     "run": ("start any script on several workers of this machine", _script, _run_script),
     "report": ("the page of a run", _report, _run_report),
+    "compare": ("are two sets of runs equally accurate, within a margin", _compare, _run_compare),
     "doctor": ("is this machine ready: fact, verdict, fix", _doctor, _run_doctor),
 }
 

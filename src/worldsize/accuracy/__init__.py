@@ -1,0 +1,1 @@
+"""Is the model as good as before: equivalence of runs, and what large batches do to accuracy."""
