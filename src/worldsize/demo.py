@@ -19,7 +19,7 @@ from worldsize.parallel.world import World, join_world
 from worldsize.report.demo import demo_page
 from worldsize.run import pool
 from worldsize.run.machine import places_for_workers
-from worldsize.train import loop, models
+from worldsize.train import loop, models, optimizers
 from worldsize.train.job import Job
 from worldsize.train.records import machine
 from worldsize.train.settings import Run
@@ -166,7 +166,7 @@ def _timer(run: Run, world: World) -> Callable[[int], float]:
         world,
         settings,
         model,
-        loop.make_optimizer(model, run, plan),
+        optimizers.make(plan.optimizer, model, plan.learning_rate, run.weight_decay),
         after_step=lambda _: borders.append(time.perf_counter()),
     )
     loss = models.loss_of(plan.sets, model)

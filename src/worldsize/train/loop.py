@@ -9,8 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
-from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR
 
 from worldsize.errors import NotFinite
@@ -18,7 +16,7 @@ from worldsize.parallel import ground
 from worldsize.parallel.world import World, join_world
 from worldsize.plan import rates, tree
 from worldsize.plan.shards import Epoch
-from worldsize.train import data, models
+from worldsize.train import data, models, optimizers
 from worldsize.train.checkpoint import newest
 from worldsize.train.data import Sets
 from worldsize.train.experiment import Settings
@@ -99,9 +97,9 @@ def make_plan(run: Run, workers: int) -> Plan:
     )
     optimizer = run.optimizer or recipe.optimizer
     same_kind = optimizer == recipe.optimizer
-    rate = run.rate or (recipe.rate if same_kind else {"sgd": 0.1, "adamw": 1e-3}[optimizer])
+    rate = run.rate or (recipe.rate if same_kind else optimizers.KINDS[optimizer].rate)
     base_batch = run.base_batch or recipe.base_batch
-    rule: Any = run.rule or ("linear" if optimizer == "sgd" else "sqrt")
+    rule: Any = run.rule or optimizers.KINDS[optimizer].rule
     plan = Plan(
         sets=sets,
         epoch=epoch,
@@ -169,7 +167,7 @@ class _Work:
             torch.set_num_threads(1)  # before the weights are drawn
         torch.manual_seed(run.seed)
         self.model = models.build(run.model, plan.sets, run.dropout).to(world.device)
-        self.optimizer = make_optimizer(self.model, run, plan)
+        self.optimizer = optimizers.make(plan.optimizer, self.model, plan.learning_rate, run.weight_decay)
         callable_model = torch.compile(self.model, dynamic=False) if run.compile else self.model
         saves = records.checkpoints if records is not None else None
         scaler = torch.amp.GradScaler(world.device.type) if run.precision == "fp16" else None
@@ -265,15 +263,6 @@ class _Work:
             "examples_per_s": round(self.trained / max(self.train_s, 1e-9), 1),
             **self.job.fingerprint(),
         }
-
-
-def make_optimizer(model: nn.Module, run: Run, plan: Plan) -> Optimizer:
-    """The optimizer by its name. Not fused: a fused kernel's bits depend on where a slice is cut."""
-    if plan.optimizer == "sgd":
-        return torch.optim.SGD(
-            model.parameters(), plan.learning_rate, momentum=0.9, weight_decay=run.weight_decay, foreach=True
-        )
-    return torch.optim.AdamW(model.parameters(), plan.learning_rate, weight_decay=run.weight_decay, foreach=True)
 
 
 def _factor(run: Run, plan: Plan) -> Callable[[int], float]:

@@ -27,7 +27,9 @@ class Run:
     batch_per_replica: int = option(32, "examples each replica reads in a step", type=int)
     sync: str = option("exact", "how gradients are made equal", choices=["exact", "ddp"])
     optimizer: str | None = option(
-        None, "sgd (momentum 0.9) or adamw; the model's recipe unless set", choices=["sgd", "adamw"]
+        None,
+        "sgd (momentum 0.9), adamw, or for large batches lars, lamb, novograd; the model's recipe unless set",
+        choices=["sgd", "adamw", "lars", "lamb", "novograd"],
     )
     rate: float | None = option(None, "learning rate at the base batch; the model's recipe unless set", type=float)
     base_batch: int | None = option(
@@ -35,14 +37,14 @@ class Run:
     )
     rule: str | None = option(
         None,
-        "how the rate follows the global batch: linear (sgd unless set), sqrt (adamw unless set), none",
+        "how the rate follows the global batch: linear (sgd and lars unless set), sqrt (the others unless set), none",
         choices=["linear", "sqrt", "none"],
     )
     schedule: str = option("cosine", "the rate after the warm-up", choices=["constant", "cosine", "step"])
     warmup_epochs: float | None = option(
         None, "epochs over which the rate rises, step by step; the recipe's unless set", type=float
     )
-    weight_decay: float = option(0.0, "decay of the weights", type=float)
+    weight_decay: float = option(0.0, "decay of the weights; norms and biases are not decayed", type=float)
     clip_norm: float | None = option(None, "clip gradients at this global norm", type=float)
     dropout: float = option(0.0, "share of features left out in training", type=float)
     drop_short: bool = option(False, "leave out the last batch of an epoch when it is short", action="store_true")
