@@ -60,6 +60,8 @@ MISUSES = {
     "cuda without cuda": (["--device", "cuda"], "finds no GPU; use --device cpu"),
     "no such folder": (["--data", "fashion", "--data-dir", "nowhere"], "--data-dir nowhere is no folder"),
     "stop beyond the end": (["--stop-after", "100000"], "--stop-after 100000 is no step of this run; .*|use 1 to"),
+    "noise scale of stock DDP": (["--noise-scale", "--sync", "ddp"], "use at least 2 with --sync exact"),
+    "noise scale of one replica": (["--noise-scale", "--replicas", "1"], "which 1 under sync exact do not give"),
     "resume and out": (["--resume", "a", "--out", "b"], "--resume a goes on in its own folder; leave --out out"),
     "resume nothing": (["--resume", "nowhere"], "nowhere holds no run that can be read"),
     "dropout of all": (["--dropout", "1"], "dropout 1.0 is no share below one"),
@@ -135,6 +137,17 @@ def test_a_temporary_folder_too_long_for_sockets_is_named(empty):
     assert done.returncode == 2
     assert done.stderr.endswith("is too long a path for a socket; set TMPDIR=/tmp\n")
     assert done.stderr.count("\n") == 1
+
+
+def test_the_noise_scale_is_printed_recorded_and_changes_no_weight(empty, capsys):
+    assert main(["train", *SMALL, "--json", "--out", "plain"]) == 0
+    plain = json.loads(capsys.readouterr().out)
+    assert main(["train", *SMALL, "--json", "--out", "measured", "--noise-scale"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["noise_scale_low"] <= found["noise_scale"] <= found["noise_scale_high"]
+    assert found["weights_sha256"] == plain["weights_sha256"]
+    assert main(["train", *SMALL, "--out", "shown", "--noise-scale"]) == 0
+    assert re.search(r"noise scale [\d,]+ examples: at a global batch of 16 a step does \d+%", capsys.readouterr().out)
 
 
 def test_trace_shows_the_stack_of_a_misuse():

@@ -14,6 +14,7 @@ from rich.table import Table
 from worldsize.errors import Failure, Misuse, WorldsizeError
 from worldsize.parallel.place import Place, place_from
 from worldsize.parallel.world import World, pick_backend, pick_device
+from worldsize.plan.noise import in_words
 from worldsize.run import pool
 from worldsize.run.failures import lost_peer
 from worldsize.run.machine import places_for_workers
@@ -142,6 +143,8 @@ def show_result(console: Console, result: dict[str, Any]) -> None:
     score = f"test accuracy {result['accuracy']:.4f}, " if "accuracy" in result else ""
     if "loss" in result:
         console.print(f"{score}test loss {result['loss']:.4f}")
+    if "noise_scale" in result:
+        console.print(f"noise scale {in_words(result['noise_scale'], result['global_batch'])}", soft_wrap=True)
     console.print(f"{result['examples_per_s']:,.0f} examples/s on {result['workers']} workers")
     console.print(f"weights_sha256 {result['weights_sha256']}", soft_wrap=True)
 
@@ -231,5 +234,9 @@ class _Display:
             score = f"{message['accuracy']:.4f}" if "accuracy" in message else "-"
             self.progress.update(self.task, accuracy=score)
             words = f"test accuracy {score}, " if score != "-" else ""
+            if "noise_scale" in message:
+                words += f"noise scale {message['noise_scale']:,.0f} examples, "
             epochs = f"epoch {message['epoch']}/{self.plan.epochs}"
-            self.console.print(f"{epochs}  {words}test loss {message['loss']:.4f}, {self.speed} examples/s")
+            self.console.print(
+                f"{epochs}  {words}test loss {message['loss']:.4f}, {self.speed} examples/s", soft_wrap=True
+            )

@@ -11,10 +11,10 @@ Each pass of the inner loop is one replica's batch. The last replica of a worker
 
 import math
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 import torch
 import torch.distributed as dist
@@ -120,6 +120,8 @@ class Job:
         self._losses = Losses(world, settings.replicas)
         self._walked = 0  # steps of this epoch that earlier loops of this epoch have taken
         self._agreed = ""  # the data set that all workers are known to read
+        self._watcher: Watcher | None = None
+        self._total = 0.0  # examples, or whatever is counted, of the step under way
         self._trained = {id(parameter) for parameter in model.parameters() if parameter.requires_grad}
         self._before_step: list[tuple[str, Any]] = []  # the optimizer's settings when this step began
         self._updating = False
@@ -228,13 +230,14 @@ class Job:
         sizes = plan.sizes(step)
         local = [replica for replica in self.block if sizes[replica]]
         self._begin_step(plan.active(step))
-        total: float = plan.size(step)
+        total = float(plan.size(step))
         loaded, counted = batches, {replica: float(sizes[replica]) for replica in local}
         if count is not None:
             ahead = [next(batches) for _ in local]
             counted = {replica: checks.checked_count(count, batch) for replica, batch in zip(local, ahead, strict=True)}
             total = self._sum_over_replicas(counted)
             loaded = iter(ahead)
+        self._total = total
         for replica in local:
             batch = next(loaded)
             if not counted[replica]:
@@ -265,6 +268,14 @@ class Job:
         _open_step[:] = [weakref.ref(self)]
         self._before_step = checks.settings_of(self.optimizer)
         self.sync.begin(active)
+        if isinstance(self.sync, ExactSync):
+            watched = self._watcher is not None and self._watcher.wants(self.position.steps_done)
+            self.sync.watch = self._watch if watched else None
+
+    def _watch(self, replica: int, parameters: Sequence[nn.Parameter]) -> None:
+        if self._watcher is not None and self._now is not None:
+            weight = self._now.counted / self._now.total
+            self._watcher.part(self.position.steps_done, replica, weight, parameters)
 
     def _leave_out(self, replica: int, *, last: bool) -> None:
         if not isinstance(self.sync, ExactSync):
@@ -280,6 +291,9 @@ class Job:
         checks.check_untouched(self.optimizer, self._before_step)
         self._seed("update")  # for optimizers that draw noise
         parameters = [parameter for group in self.optimizer.param_groups for parameter in group["params"]]
+        if self._watcher is not None and isinstance(self.sync, ExactSync) and self.sync.watch is not None:
+            factor = self.scaler.get_scale() if self.scaler is not None else 1.0
+            self._watcher.whole(self.position.steps_done, self._total, factor, parameters)
         if self.scaler is not None:
             self.scaler.unscale_(self.optimizer)
         if self.settings.clip_norm is not None:
@@ -301,6 +315,15 @@ class Job:
             self.save(self.settings.save_to)
         if self.after_step is not None:
             self.after_step(self)
+
+    def watch(self, watcher: "Watcher") -> None:
+        """Show it every replica's gradient before the sum and the sum before clipping, at the steps that it wants."""
+        if not isinstance(self.sync, ExactSync):
+            raise Misuse(
+                "sync 'ddp' keeps no gradient of a single replica; use sync 'exact', "
+                "or worldsize.train.meter.DdpNoiseMeter as a communication hook of your own DDP model"
+            )
+        self._watcher = watcher
 
     # ---- what has come of it -------------------------------------------------------------------------------------
 
@@ -482,6 +505,19 @@ class Job:
     def _state(self) -> dict[str, Tensor]:
         """The model's own state, under the names that it has when it is not compiled."""
         return {_plain(name): tensor for name, tensor in self.model.state_dict().items()}
+
+
+class Watcher(Protocol):
+    """Sees gradients and changes none."""
+
+    def wants(self, step: int) -> bool:
+        """Whether to look at this step of the run; the same on every worker."""
+
+    def part(self, step: int, replica: int, weight: float, parameters: Sequence[nn.Parameter]) -> None:
+        """Some of one replica's gradients are in `grad`, times its weight in the global batch."""
+
+    def whole(self, step: int, examples: float, factor: float, parameters: Sequence[nn.Parameter]) -> None:
+        """The step's gradients are in `grad`, synced, times the factor of loss scaling."""
 
 
 @dataclass

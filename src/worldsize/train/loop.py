@@ -21,6 +21,7 @@ from worldsize.train.checkpoint import newest
 from worldsize.train.data import Sets
 from worldsize.train.experiment import Settings
 from worldsize.train.job import Job
+from worldsize.train.meter import NoiseMeter
 from worldsize.train.records import Records
 from worldsize.train.settings import Run
 
@@ -174,6 +175,7 @@ class _Work:
         scheduler = LambdaLR(self.optimizer, _factor(run, plan))
         settings = job_settings(run, saves)
         self.job = Job(world, settings, self.model, self.optimizer, scheduler, scaler, after_step=self.after_step)
+        self.meter = NoiseMeter(self.job, every=min(10, plan.epoch.steps)) if run.noise_scale else None
         self.loss = models.loss_of(plan.sets, callable_model)
         self.measures = models.measures_of(plan.sets, self.model)
         self.last: dict[str, Any] = {}
@@ -194,7 +196,7 @@ class _Work:
                 with self.autocast():
                     loss = self.loss(x, y)
                 self.job.backward(loss)
-            self.last = self.job.evaluate(self.measures, test_set)
+            self.last = self.job.evaluate(self.measures, test_set) | self.noise()
             self.event("evaluated", epoch=epoch + 1, step=self.job.position.steps_done, **self.last)
             if self.world.worker == 0:
                 self.tell({"kind": "evaluated", "epoch": epoch + 1, "time_s": self.elapsed(), **self.last})
@@ -202,6 +204,13 @@ class _Work:
             self.last = self.job.evaluate(self.measures, test_set)
         if not math.isfinite(self.last["loss"]):
             raise NotFinite(f"the test loss is {self.last['loss']} at the end; a smaller learning rate may help")
+
+    def noise(self) -> dict[str, float]:
+        """The noise scale of this epoch and its interval, where it is measured."""
+        if not self.meter:
+            return {}
+        found = self.meter.result()
+        return {"noise_scale": found.scale, "noise_scale_low": found.low, "noise_scale_high": found.high}
 
     def autocast(self) -> AbstractContextManager:
         if self.run.precision == "fp32":

@@ -57,6 +57,9 @@ class Run:
     data_dir: str | None = option(None, "folder with the files of the full Fashion-MNIST", metavar="DIR")
     download: bool = option(False, "fetch the full Fashion-MNIST if it is nowhere here", action="store_true")
     save_every: int | None = option(None, "write a checkpoint every so many steps, besides every epoch", type=int)
+    noise_scale: bool = option(
+        False, "measure the gradient noise scale, every tenth step; changes no bit", action="store_true"
+    )
     limit_s: float = option(600.0, "seconds after which a wait of one worker for the others is given up", type=float)
 
     def __post_init__(self) -> None:
@@ -77,6 +80,11 @@ class Run:
                 raise Misuse(f"--{each.name.replace('_', '-')} {value} cannot be; it must be a finite number")
         for name in ("sync", "optimizer", "rule", "schedule", "precision", "device", "backend"):
             self._check_choice(name)
+        if self.noise_scale and (self.sync != "exact" or self.replicas < 2):
+            raise Misuse(
+                f"--noise-scale compares the gradients of single replicas, which {self.replicas} under sync "
+                f"{self.sync} do not give; use at least 2 with --sync exact"
+            )
 
     def _check_choice(self, name: str) -> None:
         choices = next(each.metadata["choices"] for each in fields(self) if each.name == name)
@@ -92,7 +100,17 @@ class Run:
         return asdict(self)
 
 
-MAY_CHANGE = ("workers", "device", "backend", "bucket_mb", "limit_s", "data_dir", "download", "save_every")
+MAY_CHANGE = (
+    "workers",
+    "device",
+    "backend",
+    "bucket_mb",
+    "limit_s",
+    "data_dir",
+    "download",
+    "save_every",
+    "noise_scale",
+)
 
 
 def from_record(kept: dict[str, Any], given: dict[str, Any], folder: Path) -> Run:
