@@ -57,8 +57,11 @@ class Settings:
                 f"use at most {self.replicas} workers, or at least {size} replicas"
             )
 
-    def check_shards(self, examples: int, *, batch_norm: bool, workers: int) -> Epoch:
-        """The plan of an epoch over so many examples, if it can be trained on."""
+    def check_shards(self, examples: int, *, batch_norm: bool, workers: int, together: bool = False) -> Epoch:
+        """The plan of an epoch over so many examples, if it can be trained on.
+
+        `batch_norm` says that a replica needs two examples, `together` that a forward pass needs all replicas at once.
+        """
         epoch = Epoch(
             examples=examples,
             replicas=self.replicas,
@@ -76,6 +79,16 @@ class Settings:
                 f"({examples} examples, {self.replicas} replicas of {self.batch_per_replica}), and batch norm needs at "
                 "least 2; drop the short batch (keep_short=False, --drop-short), or change replicas or batch per "
                 "replica"
+            )
+        if together and workers != self.replicas:
+            raise Misuse(
+                f"batch norm across workers needs all {self.replicas} replicas inside one forward pass, but {workers} "
+                f"workers compute some one after another; use {self.replicas} workers, or ghost batch norm"
+            )
+        if together and epoch.active(epoch.steps - 1) < self.replicas:
+            raise Misuse(
+                f"the last step has examples for {epoch.active(epoch.steps - 1)} of {self.replicas} replicas, and "
+                "batch norm across workers would wait for the others; drop the short batch (keep_short=False, --drop-short)"
             )
         if self.sync == "ddp" and epoch.active(epoch.steps - 1) < self.replicas:
             last = epoch.active(epoch.steps - 1)

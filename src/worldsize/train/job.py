@@ -26,6 +26,7 @@ from worldsize.errors import LossError, Misuse, ResumeError
 from worldsize.parallel import ground
 from worldsize.parallel.ddp import DdpSync
 from worldsize.parallel.exact import ExactSync
+from worldsize.parallel.norm import crosses_workers
 from worldsize.parallel.world import World, join_world
 from worldsize.plan import digest, shards, tree
 from worldsize.plan.shards import Epoch
@@ -457,7 +458,10 @@ class Job:
         checks.check_model(self.model, self._trained)
         self.buffers.check(self.model)
         plan = self.settings.check_shards(
-            data.size_of(sets[0]), batch_norm=has_batch_norm(self.model), workers=self.world.size
+            data.size_of(sets[0]),
+            batch_norm=has_batch_norm(self.model),
+            workers=self.world.size,
+            together=crosses_workers(self.model),
         )
         if self._walked == 0:  # the first loop of an epoch names the data of the job
             identity = data.identity(sets[0])

@@ -9,10 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import nn
 from torch.optim.lr_scheduler import LambdaLR
 
 from worldsize.errors import NotFinite
-from worldsize.parallel import ground
+from worldsize.parallel import ground, norm
 from worldsize.parallel.world import World, join_world
 from worldsize.plan import rates, tree
 from worldsize.plan.shards import Epoch
@@ -92,9 +93,12 @@ def make_plan(run: Run, workers: int) -> Plan:
         run.data, data_dir=Path(run.data_dir) if run.data_dir else None, download=run.download, seed=run.seed
     )
     with torch.device("meta"):
-        model = models.build(run.model, sets, run.dropout)
+        model = _build(run, sets)
     epoch = job_settings(run, None).check_shards(
-        len(sets.train), batch_norm=models.has_batch_norm(model), workers=workers
+        len(sets.train),
+        batch_norm=models.has_batch_norm(model),
+        workers=workers,
+        together=norm.crosses_workers(model),
     )
     optimizer = run.optimizer or recipe.optimizer
     same_kind = optimizer == recipe.optimizer
@@ -167,7 +171,7 @@ class _Work:
         if world.device.type == "cpu":
             torch.set_num_threads(1)  # before the weights are drawn
         torch.manual_seed(run.seed)
-        self.model = models.build(run.model, plan.sets, run.dropout).to(world.device)
+        self.model = _build(run, plan.sets).to(world.device)
         self.optimizer = optimizers.make(plan.optimizer, self.model, plan.learning_rate, run.weight_decay)
         callable_model = torch.compile(self.model, dynamic=False) if run.compile else self.model
         saves = records.checkpoints if records is not None else None
@@ -272,6 +276,11 @@ class _Work:
             "examples_per_s": round(self.trained / max(self.train_s, 1e-9), 1),
             **self.job.fingerprint(),
         }
+
+
+def _build(run: Run, sets: Sets) -> nn.Module:
+    model = models.build(run.model, sets, run.dropout)
+    return norm.convert(model, run.norm, ghost_batch=run.ghost_batch)  # type: ignore[arg-type]  # Run checks it
 
 
 def _factor(run: Run, plan: Plan) -> Callable[[int], float]:

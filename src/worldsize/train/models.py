@@ -9,6 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from worldsize.errors import Misuse
+from worldsize.parallel.norm import WorldBatchNorm
 from worldsize.train.data import UNCOUNTED, Sets
 
 # Shapes: B batch, C channels, T tokens, K classes, N heads.
@@ -244,5 +245,6 @@ def parameters_of(model: nn.Module) -> int:
 
 
 def has_batch_norm(model: nn.Module) -> bool:
-    """Does it normalise by the statistics of a batch? A frozen layer, held in evaluation, does not."""
-    return any(isinstance(module, nn.modules.batchnorm._BatchNorm) and module.training for module in model.modules())
+    """Does it normalise by the statistics of its own batch? A frozen layer, held in evaluation, does not."""
+    layers = [module for module in model.modules() if isinstance(module, nn.modules.batchnorm._BatchNorm)]
+    return any(layer.training and not isinstance(layer, WorldBatchNorm) for layer in layers)

@@ -46,6 +46,12 @@ class Run:
     )
     weight_decay: float = option(0.0, "decay of the weights; norms and biases are not decayed", type=float)
     clip_norm: float | None = option(None, "clip gradients at this global norm", type=float)
+    norm: str = option(
+        "batch",
+        "batch norm over a replica's batch, over all workers together (sync), or over parts of a batch (ghost)",
+        choices=["batch", "sync", "ghost"],
+    )
+    ghost_batch: int = option(16, "examples in a part, for --norm ghost", type=int)
     dropout: float = option(0.0, "share of features left out in training", type=float)
     drop_short: bool = option(False, "leave out the last batch of an epoch when it is short", action="store_true")
     precision: str = option("fp32", "compute in float32, or under autocast", choices=["fp32", "bf16", "fp16"])
@@ -63,7 +69,7 @@ class Run:
     limit_s: float = option(600.0, "seconds after which a wait of one worker for the others is given up", type=float)
 
     def __post_init__(self) -> None:
-        for name in ("epochs", "workers", "replicas", "batch_per_replica", "base_batch", "save_every"):
+        for name in ("epochs", "workers", "replicas", "batch_per_replica", "base_batch", "save_every", "ghost_batch"):
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise Misuse(f"--{name.replace('_', '-')} {value} cannot be; it must be a whole number of at least 1")
@@ -78,7 +84,7 @@ class Run:
             value = getattr(self, each.name)
             if isinstance(value, float) and not math.isfinite(value):
                 raise Misuse(f"--{each.name.replace('_', '-')} {value} cannot be; it must be a finite number")
-        for name in ("sync", "optimizer", "rule", "schedule", "precision", "device", "backend"):
+        for name in ("sync", "optimizer", "rule", "schedule", "precision", "device", "backend", "norm"):
             self._check_choice(name)
         if self.noise_scale and (self.sync != "exact" or self.replicas < 2):
             raise Misuse(

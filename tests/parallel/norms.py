@@ -1,0 +1,56 @@
+"""What the workers of the batch-norm tests run: their part of a batch through a small net, forward and backward."""
+
+import torch
+from torch import Tensor, nn
+
+from worldsize.parallel.norm import convert
+from worldsize.parallel.world import join_world
+
+FEATURES = 5
+
+
+def net(affine: bool = True) -> nn.Module:
+    torch.manual_seed(3)
+    return nn.Sequential(
+        nn.Conv2d(2, FEATURES, 3, padding=1),
+        nn.BatchNorm2d(FEATURES, affine=affine),
+        nn.Tanh(),
+        nn.Conv2d(FEATURES, FEATURES, 3),
+        nn.BatchNorm2d(FEATURES, momentum=None),
+        nn.Flatten(),
+        nn.Linear(FEATURES * 16, 3),
+        nn.BatchNorm1d(3),
+    )
+
+
+def examples(count: int) -> tuple[Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(7)
+    x = 3 + 2 * torch.randn(count, 2, 6, 6, generator=generator)
+    return x, torch.randn(count, 3, generator=generator)
+
+
+def one_pass(model: nn.Module, x: Tensor, y: Tensor, share: float) -> dict[str, Tensor]:
+    """Output, gradients of input and weights, buffers, of a loss that is the mean over the whole batch."""
+    x = x.clone().requires_grad_()
+    out = model(x)
+    ((out - y).square().mean() * share).backward()
+    found = {"out": out, "x": x.grad} | dict(model.named_buffers())
+    found |= {f"grad {name}": parameter.grad for name, parameter in model.named_parameters()}
+    return {name: tensor.detach() for name, tensor in found.items()}
+
+
+def part(sizes: list[int], affine: bool, double: bool) -> dict[str, Tensor]:
+    world = join_world(device="cpu")
+    model = convert(net(affine), "sync")
+    x, y = examples(sum(sizes))
+    start = sum(sizes[: world.worker])
+    mine = slice(start, start + sizes[world.worker])
+    if double:
+        model, x, y = model.double(), x.double(), y.double()
+    return one_pass(model, x[mine], y[mine], sizes[world.worker] / sum(sizes))
+
+
+def empty_part() -> None:
+    world = join_world(device="cpu")
+    model = convert(net(), "sync")
+    model(torch.zeros(0 if world.worker else 4, 2, 6, 6))
