@@ -21,7 +21,6 @@ SMALL += ["--epochs", "2", "--workers", "1"]
 
 MISUSES = {
     "batch not positive": (["--batch-per-replica", "0"], "--batch-per-replica 0 cannot be; .* at least 1"),
-    "replicas not positive": (["--replicas", "-3"], "--replicas -3 cannot be; .* at least 1"),
     "batch no number": (["--batch-per-replica", "many"], "argument --batch-per-replica: invalid int value: 'many'"),
     "more workers than replicas": (["--workers", "9"], "9 workers cannot share 8 replicas.*; use at most 8 workers"),
     "unknown data": (["--data", "mnist"], "unknown data set 'mnist'; there are fashion-10k"),
@@ -30,9 +29,6 @@ MISUSES = {
     "model and data differ": (["--model", "transformer"], "reads tokens, but .* holds images; use --data sums"),
     "unknown sync": (["--sync", "horovod"], "argument --sync: invalid choice: 'horovod'"),
     "unknown flag": (["--epoch", "3"], "unrecognized arguments: --epoch 3"),
-    "weight decay no number": (["--weight-decay", "nan"], "--weight-decay nan cannot be; it must be a finite number"),
-    "rate infinite": (["--rate", "1e400"], "--rate inf cannot be; it must be a finite number"),
-    "warm-up no number": (["--warmup-epochs", "inf"], "--warmup-epochs inf cannot be; it must be a finite number"),
     "far too many examples": (
         ["--data", "generated:99999999999:3x32x32:10"],
         "would be more than 8 GiB; make it smaller",
@@ -46,7 +42,6 @@ MISUSES = {
         "/dev/null/x cannot be written: Not a directory; name another folder",
     ),
     "folder that cannot be made": (["--out", "/proc/x"], "/proc/x cannot be written: .*; name another folder"),
-    "rate not positive": (["--rate", "0"], "--rate 0.0 cannot be; it must be above 0"),
     "warm-up too long": (["--epochs", "1", "--warmup-epochs", "2"], "a warm-up of 80 steps does not fit a run of 40"),
     "batch norm on one example": (
         ["--data", "generated:33:1x8x8:4", "--replicas", "4", "--batch-per-replica", "4"],

@@ -40,15 +40,3 @@ def test_importing_the_command_line_does_not_import_torch():
     loaded = modules_after("import worldsize.cli")
     assert "worldsize.cli" in loaded
     assert not {"torch", "numpy"} & loaded
-
-
-def test_every_error_of_ours_is_also_of_the_kind_a_caller_would_expect():
-    from worldsize import errors
-
-    kinds = [kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, Exception)]
-    assert len(kinds) >= 9
-    for kind in kinds:
-        assert issubclass(kind, errors.WorldsizeError)
-        assert kind is errors.WorldsizeError or issubclass(kind, ValueError | RuntimeError)
-        assert errors.by_name(kind.__name__, "x").exit_code == (2 if issubclass(kind, errors.Misuse) else 1)
-    assert errors.by_name("ValueError", "x") is None

@@ -1,4 +1,4 @@
-"""What the workers of the sync tests run: stock DDP by hand, memory, and gradients one by one."""
+"""What the workers of the sync tests run: stock DDP by hand, memory, sums over the world, and gradients one by one."""
 
 import re
 from pathlib import Path
@@ -12,7 +12,10 @@ from torch.utils.data import DataLoader, Dataset, DistributedSampler, TensorData
 from train.jobs import Case, build, data_of, join
 
 import worldsize
-from worldsize.parallel.world import join_world
+from worldsize.parallel.bucket import Bucket
+from worldsize.parallel.transport import Transport, transport_for
+from worldsize.parallel.world import World, join_world
+from worldsize.plan import tree
 
 # ---- stock DDP, as in PyTorch's own tutorial: nothing of worldsize in it ---------------------------------------------
 
@@ -86,6 +89,46 @@ def one_gradient(case: Case, rows: dict[str, Tensor]) -> dict[str, Any]:
 def plain(tensor: Tensor | None) -> Any:
     """A tensor as a worker can send it."""
     return None if tensor is None else tensor.detach().numpy()
+
+
+# ---- sums over the world ---------------------------------------------------------------------------------------------
+
+SHAPES = [(3, 5), (7,)]  # a bucket each
+
+
+def rows_for(replicas: int, step: int) -> Tensor:
+    """A gradient of every replica."""
+    generator = torch.Generator().manual_seed(100 * replicas + step)
+    return torch.randn(replicas, 22, generator=generator)
+
+
+def sums_by_transport(cases: list[tuple[int, int]]) -> list[list[Any]]:
+    """For so many replicas, and so many with examples: what each bucket's parameter has after each of two steps."""
+    world = join_world()
+    transport = transport_for(world)
+    assert transport.pieces == world.size
+    return [_two_steps(world, transport, *case) for case in cases]
+
+
+@torch.no_grad()
+def _two_steps(world: World, transport: Transport, replicas: int, active: int) -> list[Any]:
+    buckets = [Bucket([nn.Parameter(torch.zeros(shape))], transport.pieces) for shape in SHAPES]
+    mine = [replica for replica in tree.block(replicas, world.size, world.worker) if replica < active]
+    found = []
+    for step in range(2):
+        rows = rows_for(replicas, step)
+        for bucket, columns in zip(buckets, rows.split([15, 7], dim=1), strict=True):
+            (parameter,) = bucket.parameters
+            bucket.begin()
+            for replica in mine:
+                parameter.grad = columns[replica].reshape(parameter.shape)
+                bucket.push(replica)
+            transport.start(bucket, tree.owned(replicas, world.size, active))
+        transport.finish(buckets)
+        for bucket in buckets:
+            bucket.hand_over()
+            found.append(plain(bucket.parameters[0].grad.clone()))
+    return found
 
 
 # ---- memory ----------------------------------------------------------------------------------------------------------

@@ -2,27 +2,18 @@
 
 import math
 import re
-import xml.etree.ElementTree as ET
 from itertools import pairwise
 
 import pytest
+from report.drawings import figure_of, texts
 
 from worldsize.report.axis import Axis
 from worldsize.report.bars import Bar, Strip, bar_chart, strip_chart
 from worldsize.report.charts import Gap, Series, line_chart
-from worldsize.report.curves import buckets, smoothed
 from worldsize.report.paper import Reference
 
 X, Y = Axis(title="step"), Axis(title="loss")
 EVIL = "<script>alert(1)</script> & \"quoted\" 'single' \x00"
-
-
-def figure_of(chart):
-    return ET.fromstring(chart)
-
-
-def texts(chart, name):
-    return [" ".join("".join(node.itertext()).split()) for node in figure_of(chart).iter(name)]
 
 
 CHARTS = {
@@ -111,26 +102,9 @@ def test_odd_values_are_drawn_inside_the_sheet(value):
         assert not re.search(r'(?:x|y|x1|x2|y1|y2|cx|cy|width|height|d)="[^"]*(?:nan|inf)', chart)
 
 
-def test_a_bar_without_a_value_says_so():
-    assert "not measured" in texts(bar_chart("t", "", X, [Bar(label="a", value=math.nan)]), "text")
-
-
 def test_labels_at_the_ends_of_lines_do_not_overlap():
     series = [Series(label=f"run {i}", points=[(0, 1.0), (1, 2.0)], colour=i) for i in range(6)]
     wide = next(figure_of(line_chart("t", "", X, Y, series)).iter("svg"))
     heights = sorted(float(text.get("y")) for text in wide.iter("text") if text.get("class") == "label")
     assert len(heights) == 6
     assert all(b - a >= 14 for a, b in pairwise(heights))
-
-
-def test_buckets_keep_the_extremes_of_a_long_curve():
-    points = [(float(i), float(i % 100)) for i in range(10_000)]
-    means, band = buckets(points, most=100)
-    assert len(means) == len(band) == 100
-    assert {(low, high) for _, low, high in band} == {(0.0, 99.0)}
-    assert {mean for _, mean in means} == {49.5}
-
-
-def test_smoothing_leaves_a_straight_line_straight():
-    points = [(float(i), 3.0 * i) for i in range(50)]
-    assert smoothed(points, 9)[2:-2] == points[2:-2]

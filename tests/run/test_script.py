@@ -11,7 +11,6 @@ import pytest
 from run import crews
 
 from worldsize.errors import Misuse
-from worldsize.run.failures import WorkerFailure, in_order
 from worldsize.run.script import run_script
 
 RUN = """
@@ -228,27 +227,6 @@ def test_json_tells_the_same(start):
     assert (first["worker"], first["error"], first["role"]) == (1, "ValueError: the label is 12", "cause")
     assert (second["worker"], second["role"], second["how"]) == (0, "ended", "killed by SIGTERM")
     assert Path(first["log"]).is_file()
-
-
-def failure(worker: int, **facts: object) -> WorkerFailure:
-    return WorkerFailure(**({"worker": worker, "exit_code": 1, "at": float(worker)} | facts))
-
-
-@pytest.mark.parametrize(
-    ("failures", "order"),
-    [
-        ([failure(0, error="KeyError: 1"), failure(1, error="ValueError: 2")], [0, 1]),
-        ([failure(0, error="KeyError: 1", at=3.0), failure(1, error="ValueError: 2")], [1, 0]),
-        ([failure(0, error="RuntimeError: Connection closed by peer"), failure(1, error="ValueError: 2")], [1, 0]),
-        ([failure(0, kind="DistNetworkError", error="lost"), failure(1, exit_code=-9)], [1, 0]),
-        ([failure(0, exit_code=-15), failure(1, error="recv failed"), failure(2, exit_code=-11)], [2, 1, 0]),
-        ([failure(0, exit_code=-6), failure(1, error="ValueError: 2")], [1, 0]),
-        ([failure(0, exit_code=-15), failure(1, exit_code=-15)], [0, 1]),
-        ([failure(0, error="Broken pipe"), failure(1, error="Broken pipe")], [0, 1]),
-    ],
-)
-def test_a_cause_goes_before_what_came_of_it(failures, order):
-    assert [one.worker for one in in_order(failures)] == order
 
 
 # ---- ending ----------------------------------------------------------------------------------------------------------

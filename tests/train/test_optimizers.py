@@ -42,6 +42,13 @@ def test_every_optimizer_learns_and_decays_weights_alone(name):
     assert [group["weight_decay"] for group in made.param_groups] == [0.01, 0.0]
 
 
+@pytest.mark.parametrize(("name", "kind"), [("sgd", torch.optim.SGD), ("adamw", torch.optim.AdamW)])
+def test_torchs_own_have_the_rate_that_was_asked_for_and_are_not_fused(name, kind):
+    made = optimizers.make(name, nn.Linear(1, 1), 0.3, 0.25)
+    assert type(made) is kind
+    assert [(group["lr"], group["fused"]) for group in made.param_groups] == [(0.3, None)] * 2
+
+
 def test_the_command_line_knows_them_all():
     (field,) = (each for each in fields(Run) if each.name == "optimizer")
     assert set(field.metadata["choices"]) == set(optimizers.KINDS)

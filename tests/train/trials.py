@@ -1,18 +1,20 @@
 """What the workers of the job's tests run: one thing that goes wrong, or one that is looked at, each."""
 
 import random
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 import torch.nn.functional as F
-from torch import nn
+from torch import Tensor, nn
 from torch.utils.data import TensorDataset
 from train.jobs import Case, data_of, join, loss_of
 
 import worldsize
 from worldsize.errors import WorldsizeError
+from worldsize.parallel.world import current
 from worldsize.train.job import Job
 
 
@@ -25,6 +27,27 @@ def small_job(replicas: int = 4, batch_per_replica: int = 2, **options: Any) -> 
 
 def numbers(count: int, start: float = 0.0) -> TensorDataset:
     return TensorDataset(torch.arange(start, start + count).unsqueeze(1))
+
+
+def with_backward(job: Job, data: TensorDataset) -> Iterator[tuple[Tensor, ...]]:
+    for batch in job.batches(data):
+        job.backward(job.model(batch[0]).mean())
+        yield batch
+
+
+def backwards(job: Job, do: Callable[[Job, Tensor], Any]) -> None:
+    for (x,) in job.batches(numbers(8)):
+        do(job, x)
+
+
+def joined(model: nn.Module, optimizer: torch.optim.Optimizer | None = None, **options: Any) -> Job:
+    optimizer = optimizer or torch.optim.SGD(model.parameters(), 0.1)
+    return worldsize.join(model, optimizer, **options)
+
+
+def close_any() -> None:
+    if current() is not None:
+        current().leave()
 
 
 def reads(case: Case, resume_from: str | None = None) -> list[tuple[int, int, int, list[float]]]:

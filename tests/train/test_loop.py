@@ -1,0 +1,103 @@
+"""Our own loop: the plan follows from what was asked, and a run does what was planned."""
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from worldsize.errors import Misuse
+from worldsize.run.pool import run_workers, tell
+from worldsize.train.loop import MOST_RECORDS, make_plan, train_worker
+from worldsize.train.settings import Run
+
+RUN = Run(model="mlp", data="generated:64:1x8x8:4", replicas=2, batch_per_replica=8, epochs=2)
+
+
+@pytest.mark.parametrize(
+    ("asked", "rate", "words"),
+    [
+        ({}, 0.1 / 16, "linear: 0.1 x 16 / 256"),
+        ({"optimizer": "adamw"}, 1e-3 / 4, "sqrt: 0.001 x sqrt(16 / 256)"),
+        ({"optimizer": "adamw", "rule": "linear"}, 1e-3 / 16, "linear: 0.001 x 16 / 256"),
+        ({"rate": 0.3, "base_batch": 8}, 0.6, "linear: 0.3 x 16 / 8"),
+        ({"base_batch": 16}, 0.1, "linear: the rate as it is"),
+        ({"rule": "none"}, 0.1, "none: the rate as it is"),
+        ({"model": "transformer", "data": "sums"}, 3e-3 / 4, "sqrt: 0.003 x sqrt(16 / 256)"),
+    ],
+)
+def test_the_rate_follows_the_global_batch_by_the_rule_and_is_said_in_words(asked, rate, words):
+    run = replace(RUN, **asked)
+    plan = make_plan(run, 1)
+    assert plan.learning_rate == pytest.approx(rate)
+    assert plan.rule_in_words(run) == words
+
+
+def test_what_was_not_asked_for_is_the_recipes():
+    plan = make_plan(replace(RUN, model="cnn", epochs=None), 2)
+    assert (plan.epochs, plan.epoch.steps, plan.steps, plan.warmup_steps, plan.optimizer) == (6, 4, 24, 2, "sgd")
+    plan = make_plan(replace(RUN, model="cnn", warmup_epochs=0.0, optimizer="adamw"), 2)
+    assert (plan.epochs, plan.warmup_steps, plan.optimizer) == (2, 0, "adamw")
+
+
+@pytest.mark.parametrize(("workers", "backend"), [(1, "none"), (2, "gloo")])
+def test_the_facts_of_a_plan_are_json(workers, backend):
+    facts = make_plan(RUN, workers).facts(RUN, workers, "cpu", "gloo")
+    assert json.loads(json.dumps(facts)) == facts
+    assert (facts["workers"], facts["backend"], facts["global_batch"], facts["steps"]) == (workers, backend, 16, 8)
+
+
+@pytest.mark.parametrize(
+    ("asked", "workers", "says"),
+    [
+        ({}, 3, "3 workers cannot share 2 replicas"),
+        ({"warmup_epochs": 3.0}, 1, "a warm-up of 12 steps does not fit a run of 8"),
+        ({"model": "cnn", "data": "generated:65:1x8x8:4", "batch_per_replica": 32}, 1, "batch norm needs at least 2"),
+        ({"seed": -1}, 1, "seed is -1, but must be a whole number from 0"),
+    ],
+)
+def test_what_cannot_be_trained_is_refused_while_it_is_planned(asked, workers, says):
+    with pytest.raises(Misuse, match=says):
+        make_plan(replace(RUN, **asked), workers)
+
+
+def test_every_worker_has_the_same_result_and_the_first_alone_tells():
+    heard = []
+    found = run_workers(
+        train_worker,
+        RUN,
+        None,
+        None,
+        tell,
+        workers=2,
+        on_message=lambda worker, message: heard.append((worker, message)),
+    )
+    for name in ("weights_sha256", "buffers_sha256", "loss", "accuracy", "steps_done", "finished"):
+        assert found[0][name] == found[1][name]
+    assert (found[0]["steps_done"], found[0]["finished"]) == (8, True)
+    assert {worker for worker, _ in heard} == {0}
+    assert [message["step"] for _, message in heard if message["kind"] == "step"] == list(range(1, 9))
+    assert [message["epoch"] for _, message in heard if message["kind"] == "evaluated"] == [1, 2]
+
+
+def test_a_run_stops_after_the_step_that_was_named_and_goes_on_from_there(tmp_path):
+    (whole,) = run_workers(train_worker, RUN, None, None, tell, workers=1)
+    (part,) = run_workers(train_worker, RUN, str(tmp_path), 3, tell, workers=1)
+    assert (part["steps_done"], part["finished"]) == (3, False)
+    assert [path.name for path in (tmp_path / "checkpoints").iterdir()] == ["step-00000003"]
+    (rest,) = run_workers(train_worker, RUN, str(tmp_path), None, tell, workers=1)
+    assert rest["weights_sha256"] == whole["weights_sha256"] != part["weights_sha256"]
+    steps, events = (
+        [json.loads(line) for line in (tmp_path / name).read_text().splitlines()]
+        for name in ("steps.jsonl", "events.jsonl")
+    )
+    assert [step["step"] for step in steps] == list(range(1, 9))
+    assert [event["event"] for event in events] == ["resumed", "evaluated", "evaluated"]
+    assert (events[0]["step"], events[0]["workers"]) == (3, 1)
+
+
+def test_a_long_run_records_some_steps_and_the_last(tmp_path):
+    run = replace(RUN, data="generated:401:1x2x2:2", replicas=1, batch_per_replica=1, epochs=1)
+    run_workers(train_worker, run, str(tmp_path), None, tell, workers=1)
+    steps = [json.loads(line)["step"] for line in (tmp_path / "steps.jsonl").read_text().splitlines()]
+    assert steps == [*range(2, 401, 2), 401]
+    assert len(steps) <= MOST_RECORDS + 1
