@@ -26,6 +26,15 @@ MAY_OPEN = {
     "__main__": {"cli"},
     "__init__": set(),
 }
+# Tests that look at something else than one module.
+OF_NO_MODULE = {
+    "test_layers.py": "how all modules stand to each other",
+    "test_public.py": "the package's own names",
+    "test_docs.py": "README and docs",
+    "test_examples.py": "the scripts under examples",
+    "parallel/test_cuda.py": "all of it on a GPU",
+    "run/test_slurm.py": "all of it on a real Slurm",
+}
 OUTSIDE = {"examples", "tests", "course", "labs", "decks", "benchmarks"}
 
 
@@ -136,3 +145,15 @@ def test_every_module_says_what_it_is_for(modules):
         docstring = ast.get_docstring(ast.parse(path.read_text()))
         assert docstring, f"{path} has no docstring"
         assert docstring.splitlines()[0].endswith((".", ":")), f"{path}: its first line is one sentence"
+
+
+def test_every_module_has_its_tests_at_the_same_place_and_every_test_its_module(modules, repository):
+    expected = {
+        path.with_name(f"test_{path.name}")
+        for path in (Path(*name.split(".")).with_suffix(".py") for name in modules)
+        if path.stem not in ("__init__", "__main__")
+    }
+    found = {path.relative_to(repository / "tests") for path in (repository / "tests").rglob("test_*.py")}
+    others = {Path(name) for name in OF_NO_MODULE}
+    assert found >= expected, f"no tests of these: {sorted(map(str, expected - found))}"
+    assert found - expected == others, f"tests of no module: {sorted(map(str, (found - expected) ^ others))}"
