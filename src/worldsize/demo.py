@@ -205,6 +205,8 @@ def _show(console: Console, result: dict[str, Any], page: Path) -> None:
     one, many = result["runs"]
     speed = result["speed"]
     table = Table.grid(padding=(0, 2))
+    table.add_column()
+    table.add_column(overflow="fold")  # a path is not cut
     rows = {
         "same weights": f"{'yes, bit for bit' if result['same_bits'] else 'NO'}: {many['weights_sha256'][:32]}...",
         "test accuracy": f"{many['accuracy']:.4f}, that of one worker {one['accuracy']:.4f}",

@@ -23,10 +23,21 @@ def net(affine: bool = True) -> nn.Module:
     )
 
 
+def layer(affine: bool = True) -> nn.Module:
+    return nn.Sequential(nn.BatchNorm2d(2, affine=affine))
+
+
 def examples(count: int) -> tuple[Tensor, Tensor]:
+    """Images, and a target for each of what the net makes of them."""
     generator = torch.Generator().manual_seed(7)
     x = 3 + 2 * torch.randn(count, 2, 6, 6, generator=generator)
     return x, torch.randn(count, 3, generator=generator)
+
+
+def case(count: int, affine: bool, whole_net: bool) -> tuple[nn.Module, Tensor, Tensor]:
+    """The net in float64, where only a wrong formula makes a difference; or the layer alone, in float32."""
+    x, y = examples(count)
+    return (net(affine).double(), x.double(), y.double()) if whole_net else (layer(affine), x, x.cos())
 
 
 def one_pass(model: nn.Module, x: Tensor, y: Tensor, share: float) -> dict[str, Tensor]:
@@ -39,14 +50,12 @@ def one_pass(model: nn.Module, x: Tensor, y: Tensor, share: float) -> dict[str, 
     return {name: tensor.detach() for name, tensor in found.items()}
 
 
-def part(sizes: list[int], affine: bool, double: bool) -> dict[str, Tensor]:
+def part(sizes: list[int], affine: bool, whole_net: bool) -> dict[str, Tensor]:
     world = join_world(device="cpu")
-    model = convert(net(affine), "sync")
-    x, y = examples(sum(sizes))
+    model, x, y = case(sum(sizes), affine, whole_net)
+    convert(model, "sync")
     start = sum(sizes[: world.worker])
     mine = slice(start, start + sizes[world.worker])
-    if double:
-        model, x, y = model.double(), x.double(), y.double()
     return one_pass(model, x[mine], y[mine], sizes[world.worker] / sum(sizes))
 
 

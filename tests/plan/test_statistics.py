@@ -4,7 +4,7 @@ import math
 import random
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from worldsize.plan import statistics
@@ -31,6 +31,7 @@ def test_quantiles_are_those_of_the_table(chance, freedom, t):
 
 
 @given(st.floats(0.001, 0.999), st.floats(1, 300))
+@example(0.5, 32.10562996566748)
 def test_quantile_and_chance_undo_each_other_and_are_symmetric(chance, freedom):
     t = statistics.student_quantile(chance, freedom)
     assert statistics.student_below(t, freedom) == pytest.approx(chance, abs=1e-9)

@@ -95,9 +95,17 @@ def test_a_run_stops_after_the_step_that_was_named_and_goes_on_from_there(tmp_pa
     assert (events[0]["step"], events[0]["workers"]) == (3, 1)
 
 
+def test_the_rate_recorded_is_the_one_that_the_step_took(tmp_path):
+    run = replace(RUN, warmup_epochs=1, schedule="constant")
+    run_workers(train_worker, run, str(tmp_path), None, tell, workers=1)
+    rates = [json.loads(line)["rate"] for line in (tmp_path / "steps.jsonl").read_text().splitlines()]
+    top = make_plan(run, 1).learning_rate
+    assert rates == pytest.approx([top / 4, top / 2, top * 3 / 4, top, top, top, top, top])
+
+
 def test_a_long_run_records_some_steps_and_the_last(tmp_path):
     run = replace(RUN, data="generated:401:1x2x2:2", replicas=1, batch_per_replica=1, epochs=1)
     run_workers(train_worker, run, str(tmp_path), None, tell, workers=1)
     steps = [json.loads(line)["step"] for line in (tmp_path / "steps.jsonl").read_text().splitlines()]
-    assert steps == [*range(2, 401, 2), 401]
+    assert steps == [*range(3, 401, 3), 401]
     assert len(steps) <= MOST_RECORDS + 1

@@ -21,7 +21,10 @@ def student_below(t: float, freedom: float) -> float:
     """
     if math.isinf(t):
         return 1.0 if t > 0 else 0.0
-    tail = 0.5 * _beta_below(freedom / (freedom + t * t), freedom / 2, 0.5)
+    square = t * t
+    if square < freedom:  # near the middle, where a tail's first argument would round to 1
+        return 0.5 + math.copysign(0.5 * _beta_below(square / (freedom + square), 0.5, freedom / 2), t)
+    tail = 0.5 * _beta_below(freedom / (freedom + square), freedom / 2, 0.5)
     return 1 - tail if t > 0 else tail
 
 

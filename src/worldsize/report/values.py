@@ -43,8 +43,8 @@ def entries(value: object) -> list[dict[str, Any]]:
 def written(value: object, digits: int = 3) -> str:
     """A number to this many significant digits; whole numbers in full, with thousands set apart.
 
-    >>> written(0.87142), written(24410), written(1.5e-7), written(4235.7), written(float("nan")), written(0.1)
-    ('0.871', '24,410', '1.5e-07', '4,236', 'not a number', '0.1')
+    >>> written(0.87142), written(24410), written(1.5e-7), written(4235.7), written(float("nan")), written(999.6)
+    ('0.871', '24,410', '1.5e-07', '4,236', 'not a number', '1,000')
     """
     found = number(value)
     if math.isnan(found):
@@ -53,7 +53,7 @@ def written(value: object, digits: int = 3) -> str:
         return "infinite" if found > 0 else "minus infinite"
     if found == int(found) and abs(found) < 1e15:
         return f"{int(found):,}"
-    if 10**digits <= abs(found) < 1e15:
+    if 10**digits - 0.5 <= abs(found) < 1e15:
         return f"{found:,.0f}"
     return f"{found:.{digits}g}"
 
@@ -94,15 +94,17 @@ def percent(value: object) -> str:
 def duration(value: object) -> str:
     """Seconds in the unit that suits them.
 
-    >>> duration(0.0851), duration(14.2), duration(205), duration(7325), duration(5e-5)
-    ('85.1 ms', '14.2 s', '3 min 25 s', '2 h 2 min', '50 µs')
+    >>> duration(0.0851), duration(14.2), duration(205), duration(7325), duration(5e-5), duration(0.9996)
+    ('85.1 ms', '14.2 s', '3 min 25 s', '2 h 2 min', '50 µs', '1.0 s')
     """
     found = number(value)
     if not drawable(found):
         return "not known"
-    if found < 1e-3:
+    if found < 0:
+        return f"-{duration(-found)}"
+    if found < 0.9995e-3:
         return f"{found * 1e6:.3g} µs"
-    if found < 1:
+    if found < 0.9995:
         return f"{found * 1e3:.3g} ms"
     if found < 120:
         return f"{found:.1f} s"

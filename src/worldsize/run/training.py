@@ -118,6 +118,8 @@ def _say_nothing(message: Any) -> None:
 def show_plan(console: Console, facts: dict[str, Any], out: Path, resume: bool) -> None:
     """What will be done, before it is done."""
     table = Table.grid(padding=(0, 2))
+    table.add_column()
+    table.add_column(overflow="fold")  # a path is not cut
     rows = {
         "model": f"{facts['model']}, {facts['parameters']:,} parameters",
         "data": f"{facts['data']}, {facts['train_examples']:,} to train on, from {facts['source']}",

@@ -1,5 +1,6 @@
 """What a job was asked for, and whether it can be: checked before anything is started."""
 
+import operator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -40,6 +41,7 @@ class Settings:
                 continue
             if not hasattr(value, "__index__") or isinstance(value, bool) or not least <= value <= most:
                 raise Misuse(f"{name} is {value!r}, but must be a whole number from {least} to {most:,}")
+            object.__setattr__(self, name, operator.index(value))  # numpy's whole numbers are none to JSON
         if self.sync not in ("exact", "ddp"):
             raise Misuse(f"unknown sync {self.sync!r}; there are 'exact' and 'ddp'")
         if not _above_zero(self.bucket_mb):
@@ -88,7 +90,8 @@ class Settings:
         if together and epoch.active(epoch.steps - 1) < self.replicas:
             raise Misuse(
                 f"the last step has examples for {epoch.active(epoch.steps - 1)} of {self.replicas} replicas, and "
-                "batch norm across workers would wait for the others; drop the short batch (keep_short=False, --drop-short)"
+                "batch norm across workers would wait for the others; drop the short batch (keep_short=False, "
+                "--drop-short)"
             )
         if self.sync == "ddp" and epoch.active(epoch.steps - 1) < self.replicas:
             last = epoch.active(epoch.steps - 1)

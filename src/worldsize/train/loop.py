@@ -176,14 +176,15 @@ class _Work:
         callable_model = torch.compile(self.model, dynamic=False) if run.compile else self.model
         saves = records.checkpoints if records is not None else None
         scaler = torch.amp.GradScaler(world.device.type) if run.precision == "fp16" else None
-        scheduler = LambdaLR(self.optimizer, _factor(run, plan))
+        self.factor = _factor(run, plan)
+        scheduler = LambdaLR(self.optimizer, self.factor)
         settings = job_settings(run, saves)
         self.job = Job(world, settings, self.model, self.optimizer, scheduler, scaler, after_step=self.after_step)
         self.meter = NoiseMeter(self.job, every=min(10, plan.epoch.steps)) if run.noise_scale else None
         self.loss = models.loss_of(plan.sets, callable_model)
         self.measures = models.measures_of(plan.sets, self.model)
         self.last: dict[str, Any] = {}
-        self.every = max(1, plan.steps // MOST_RECORDS)
+        self.every = -(-plan.steps // MOST_RECORDS)
         self.started, self.told = time.perf_counter(), 0.0
         self.train_s, self.trained, self.since, self.recorded_at = 0.0, 0, time.perf_counter(), (0.0, 0)
         if saves is not None and newest(saves) is not None:
@@ -244,7 +245,7 @@ class _Work:
         speed = (self.trained - before) / max(self.train_s - before_s, 1e-9)
         self.recorded_at = (self.train_s, self.trained)
         if self.records is not None:
-            rate = self.optimizer.param_groups[0]["lr"]
+            rate = self.plan.learning_rate * self.factor(done - 1)  # of this step; the scheduler has gone on
             epoch = self.job.position.epoch + 1
             self.records.step(
                 step=done, epoch=epoch, time_s=self.elapsed(), loss=loss, rate=rate, examples_per_s=round(speed, 1)
