@@ -42,7 +42,7 @@ MISUSES = {
         "/dev/null/x cannot be written: Not a directory; name another folder",
     ),
     "folder that cannot be made": (["--out", "/proc/x"], "/proc/x cannot be written: .*; name another folder"),
-    "warm-up too long": (["--epochs", "1", "--warmup-epochs", "2"], "a warm-up of 80 steps does not fit a run of 40"),
+    "warm-up too long": (["--epochs", "1", "--warmup", "2"], "a warm-up of 80 steps does not fit a run of 40"),
     "batch norm on one example": (
         ["--data", "generated:33:1x8x8:4", "--replicas", "4", "--batch-per-replica", "4"],
         "would read 1 example .* batch norm needs at least 2; drop the short batch",

@@ -10,7 +10,7 @@ from worldsize.errors import Misuse
 from worldsize.run.pool import run_workers
 from worldsize.train.settings import Run
 
-TINY = {"model": "mlp", "data": "generated:64:1x8x8:4", "device": "cpu", "epochs": 2, "rate": 0.1, "base_batch": 16}
+TINY = {"model": "mlp", "data": "generated:64:1x8x8:4", "device": "cpu", "epochs": 2, "lr": 0.1, "reference_batch": 16}
 
 
 @pytest.fixture
@@ -18,7 +18,7 @@ def tiny(monkeypatch: pytest.MonkeyPatch) -> None:
     """The demo of a small model on a few generated images."""
     monkeypatch.setattr(demo, "KEPT", Run(replicas=8, batch_per_replica=2, **TINY))
     monkeypatch.setattr(demo, "ALL_READ_ALL", Run(replicas=1, batch_per_replica=16, **TINY))
-    monkeypatch.setattr(demo, "BATCH_GROWN", Run(replicas=8, batch_per_replica=8, rule="none", **TINY))
+    monkeypatch.setattr(demo, "BATCH_GROWN", Run(replicas=8, batch_per_replica=8, lr_rule="none", **TINY))
     monkeypatch.setattr(demo, "ROUNDS", 2)
     monkeypatch.setattr(demo, "STEPS_PER_ROUND", 2)
 

@@ -29,15 +29,15 @@ RATE: dict[str, Any] = {
     "device": "cpu",  # cores are what every machine has several of
     "drop_short": True,
     "epochs": EPOCHS,
-    "rate": 0.2,
-    "base_batch": REPLICAS * BATCH,
-    "warmup_epochs": 0.5,
+    "lr": 0.2,
+    "reference_batch": REPLICAS * BATCH,
+    "warmup": 0.5,
 }
 KEPT = Run(replicas=REPLICAS, batch_per_replica=BATCH, **RATE)
 # A port that gives every worker the whole data set takes the one-device step on each of them.
 ALL_READ_ALL = Run(replicas=1, batch_per_replica=REPLICAS * BATCH, **RATE)
 # A port that gives every worker the one-device batch has a global batch eight times as large, at the old rate.
-BATCH_GROWN = Run(replicas=REPLICAS, batch_per_replica=REPLICAS * BATCH, rule="none", **RATE)
+BATCH_GROWN = Run(replicas=REPLICAS, batch_per_replica=REPLICAS * BATCH, lr_rule="none", **RATE)
 ROUNDS, STEPS_PER_ROUND = 7, 7
 
 

@@ -169,8 +169,8 @@ def test_a_loss_that_is_not_finite_is_named_with_its_place(steps, tmp_path):
         batch_per_replica=4,
         workers=2,
         epochs=1,
-        rate=1e30,
-        warmup_epochs=0,
+        lr=1e30,
+        warmup=0,
     )
     with pytest.raises(NotFinite, match=DIVERGES[steps]) as failure:
         start_training(

@@ -18,10 +18,10 @@ RUN = Run(model="mlp", data="generated:64:1x8x8:4", replicas=2, batch_per_replic
     [
         ({}, 0.1 / 16, "linear: 0.1 x 16 / 256"),
         ({"optimizer": "adamw"}, 1e-3 / 4, "sqrt: 0.001 x sqrt(16 / 256)"),
-        ({"optimizer": "adamw", "rule": "linear"}, 1e-3 / 16, "linear: 0.001 x 16 / 256"),
-        ({"rate": 0.3, "base_batch": 8}, 0.6, "linear: 0.3 x 16 / 8"),
-        ({"base_batch": 16}, 0.1, "linear: the rate as it is"),
-        ({"rule": "none"}, 0.1, "none: the rate as it is"),
+        ({"optimizer": "adamw", "lr_rule": "linear"}, 1e-3 / 16, "linear: 0.001 x 16 / 256"),
+        ({"lr": 0.3, "reference_batch": 8}, 0.6, "linear: 0.3 x 16 / 8"),
+        ({"reference_batch": 16}, 0.1, "linear: the rate as it is"),
+        ({"lr_rule": "none"}, 0.1, "none: the rate as it is"),
         ({"model": "transformer", "data": "sums"}, 3e-3 / 4, "sqrt: 0.003 x sqrt(16 / 256)"),
     ],
 )
@@ -35,7 +35,7 @@ def test_the_rate_follows_the_global_batch_by_the_rule_and_is_said_in_words(aske
 def test_what_was_not_asked_for_is_the_recipes():
     plan = make_plan(replace(RUN, model="cnn", epochs=None), 2)
     assert (plan.epochs, plan.epoch.steps, plan.steps, plan.warmup_steps, plan.optimizer) == (6, 4, 24, 2, "sgd")
-    plan = make_plan(replace(RUN, model="cnn", warmup_epochs=0.0, optimizer="adamw"), 2)
+    plan = make_plan(replace(RUN, model="cnn", warmup=0.0, optimizer="adamw"), 2)
     assert (plan.epochs, plan.warmup_steps, plan.optimizer) == (2, 0, "adamw")
 
 
@@ -50,7 +50,7 @@ def test_the_facts_of_a_plan_are_json(workers, backend):
     ("asked", "workers", "says"),
     [
         ({}, 3, "3 workers cannot share 2 replicas"),
-        ({"warmup_epochs": 3.0}, 1, "a warm-up of 12 steps does not fit a run of 8"),
+        ({"warmup": 3.0}, 1, "a warm-up of 12 steps does not fit a run of 8"),
         ({"model": "cnn", "data": "generated:65:1x8x8:4", "batch_per_replica": 32}, 1, "batch norm needs at least 2"),
         ({"seed": -1}, 1, "seed is -1, but must be a whole number from 0"),
     ],
@@ -96,7 +96,7 @@ def test_a_run_stops_after_the_step_that_was_named_and_goes_on_from_there(tmp_pa
 
 
 def test_the_rate_recorded_is_the_one_that_the_step_took(tmp_path):
-    run = replace(RUN, warmup_epochs=1, schedule="constant")
+    run = replace(RUN, warmup=1, schedule="constant")
     run_workers(train_worker, run, str(tmp_path), None, tell, workers=1)
     rates = [json.loads(line)["rate"] for line in (tmp_path / "steps.jsonl").read_text().splitlines()]
     top = make_plan(run, 1).learning_rate

@@ -18,13 +18,13 @@ FOLDER = Path("runs/first")
     [
         ({"replicas": -3}, "--replicas -3 cannot be; it must be a whole number of at least 1"),
         ({"save_every": 0}, "--save-every 0 cannot be; it must be a whole number of at least 1"),
-        ({"rate": 0.0}, "--rate 0.0 cannot be; it must be above 0"),
-        ({"rate": math.inf}, "--rate inf cannot be; it must be a finite number"),
+        ({"lr": 0.0}, "--lr 0.0 cannot be; it must be above 0"),
+        ({"lr": math.inf}, "--lr inf cannot be; it must be a finite number"),
         ({"clip_norm": math.nan}, "--clip-norm nan cannot be; it must be above 0"),
         ({"weight_decay": math.nan}, "--weight-decay nan cannot be; it must be a finite number"),
         ({"weight_decay": -0.1}, "--weight-decay -0.1 cannot be; it must be 0 or more"),
-        ({"warmup_epochs": math.inf}, "--warmup-epochs inf cannot be; it must be a finite number"),
-        ({"warmup_epochs": -1.0}, "--warmup-epochs -1.0 cannot be; it must be 0 or more"),
+        ({"warmup": math.inf}, "--warmup inf cannot be; it must be a finite number"),
+        ({"warmup": -1.0}, "--warmup -1.0 cannot be; it must be 0 or more"),
         ({"sync": "horovod"}, "--sync horovod is unknown; there are exact, ddp"),
         ({"precision": "fp8"}, "--precision fp8 is unknown; there are fp32, bf16, fp16"),
     ],
@@ -39,7 +39,7 @@ def test_the_global_batch_is_that_of_all_replicas():
     assert Run(replicas=6, batch_per_replica=5).global_batch == 30
 
 
-@pytest.mark.parametrize("run", [Run(), Run(model="mlp", epochs=3, rate=0.1, drop_short=True, backend="gloo")])
+@pytest.mark.parametrize("run", [Run(), Run(model="mlp", epochs=3, lr=0.1, drop_short=True, backend="gloo")])
 def test_settings_come_back_from_a_record_as_they_were(run):
     assert from_record(json.loads(json.dumps(run.as_json())), {}, FOLDER) == run
 
@@ -52,7 +52,7 @@ def test_what_changes_no_weights_may_be_given_anew():
 
 
 def test_what_decides_the_weights_stays_and_the_flag_is_named():
-    other = {"seed": 1, "drop_short": True, "model": "mlp", "rate": 0.3}
+    other = {"seed": 1, "drop_short": True, "model": "mlp", "lr": 0.3}
     assert from_record(Run(**other).as_json(), other, FOLDER) == Run(**other), "the same again is no change"
     for each in fields(Run):
         if each.name not in MAY_CHANGE:

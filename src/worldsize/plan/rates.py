@@ -10,9 +10,13 @@ Rule = Literal["linear", "sqrt", "none"]
 Shape = Literal["constant", "cosine", "step"]
 
 RULES = {
-    "linear": "rate x global batch / base batch (Goyal et al., arXiv:1706.02677)",
-    "sqrt": "rate x sqrt(global batch / base batch) (Malladi et al., arXiv:2205.10287, for Adam)",
+    "linear": "rate x global batch / reference batch (Goyal et al., arXiv:1706.02677)",
+    "sqrt": "rate x sqrt(global batch / reference batch) (Malladi et al., arXiv:2205.10287, for Adam)",
     "none": "the rate as it is",
+}
+REASONS = {
+    "linear": "a step then goes as far as the small ones that it replaces, while the gradient changes little",
+    "sqrt": "the noise of a step, which Adam divides by, falls with the root of the batch",
 }
 SHAPES = {
     "constant": "stays at the rate",
@@ -21,15 +25,15 @@ SHAPES = {
 }
 
 
-def scaled_rate(rate: float, rule: Rule, global_batch: int, base_batch: int) -> float:
-    """The rate for this global batch, given one that was tuned at `base_batch`.
+def scaled_rate(rate: float, rule: Rule, global_batch: int, reference_batch: int) -> float:
+    """The rate for this global batch, given one that was tuned at `reference_batch`.
 
     >>> scaled_rate(0.1, "linear", 1024, 256), scaled_rate(0.1, "sqrt", 1024, 256)
     (0.4, 0.2)
     """
     if rule not in RULES:
         raise Misuse(f"unknown learning-rate rule {rule!r}; there are {', '.join(RULES)}")
-    ratio = global_batch / base_batch
+    ratio = global_batch / reference_batch
     return rate * {"linear": ratio, "sqrt": math.sqrt(ratio), "none": 1.0}[rule]
 
 

@@ -15,6 +15,7 @@ from worldsize.errors import Failure, Misuse, WorldsizeError
 from worldsize.parallel.place import Place, place_from
 from worldsize.parallel.world import World, pick_backend, pick_device
 from worldsize.plan.noise import in_words
+from worldsize.plan.rates import REASONS
 from worldsize.run import pool
 from worldsize.run.failures import lost_peer
 from worldsize.run.machine import places_for_workers
@@ -130,6 +131,9 @@ def show_plan(console: Console, facts: dict[str, Any], out: Path, resume: bool) 
         "sync": f"{facts['sync']}, {facts['bytes_relative_to_ring']:.2f} x the bytes of a ring",
         "run": f"{out}{' (resumed)' if resume else ''}",
     }
+    rule = facts["rule"].partition(":")[0]
+    if rule in REASONS and facts["global_batch"] != facts["reference_batch"]:
+        rows["learning rate"] += f"\n{rule} rule: {REASONS[rule]}"
     for name, text in rows.items():
         table.add_row(f"[dim]{name}[/dim]", text)
     console.print(table)

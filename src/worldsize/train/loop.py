@@ -40,8 +40,8 @@ class Plan:
     epoch: Epoch
     epochs: int
     optimizer: str
-    rate: float  # at the base batch
-    base_batch: int
+    rate: float  # at the reference batch
+    reference_batch: int
     rule: str
     learning_rate: float
     warmup_steps: int
@@ -63,6 +63,7 @@ class Plan:
             "steps": self.steps,
             "learning_rate": self.learning_rate,
             "rule": self.rule_in_words(run),
+            "reference_batch": self.reference_batch,
             "schedule": f"{run.schedule}, {self.warmup_steps} steps of warm-up",
             "optimizer": self.optimizer,
             "model": run.model,
@@ -78,9 +79,9 @@ class Plan:
         }
 
     def rule_in_words(self, run: Run) -> str:
-        if self.rule == "none" or run.global_batch == self.base_batch:
+        if self.rule == "none" or run.global_batch == self.reference_batch:
             return f"{self.rule}: the rate as it is"
-        ratio = f"{run.global_batch} / {self.base_batch}"
+        ratio = f"{run.global_batch} / {self.reference_batch}"
         return f"{self.rule}: {self.rate:g} x {ratio if self.rule == 'linear' else f'sqrt({ratio})'}"
 
 
@@ -102,19 +103,19 @@ def make_plan(run: Run, workers: int) -> Plan:
     )
     optimizer = run.optimizer or recipe.optimizer
     same_kind = optimizer == recipe.optimizer
-    rate = run.rate or (recipe.rate if same_kind else optimizers.KINDS[optimizer].rate)
-    base_batch = run.base_batch or recipe.base_batch
-    rule: Any = run.rule or optimizers.KINDS[optimizer].rule
+    rate = run.lr or (recipe.rate if same_kind else optimizers.KINDS[optimizer].rate)
+    reference_batch = run.reference_batch or recipe.reference_batch
+    rule: Any = run.lr_rule or optimizers.KINDS[optimizer].rule
     plan = Plan(
         sets=sets,
         epoch=epoch,
         epochs=run.epochs or recipe.epochs,
         optimizer=optimizer,
         rate=rate,
-        base_batch=base_batch,
+        reference_batch=reference_batch,
         rule=rule,
-        learning_rate=rates.scaled_rate(rate, rule, run.global_batch, base_batch),
-        warmup_steps=round((recipe.warmup_epochs if run.warmup_epochs is None else run.warmup_epochs) * epoch.steps),
+        learning_rate=rates.scaled_rate(rate, rule, run.global_batch, reference_batch),
+        warmup_steps=round((recipe.warmup_epochs if run.warmup is None else run.warmup) * epoch.steps),
         parameters=models.parameters_of(model),
     )
     _factor(run, plan)  # refuses a warm-up that does not fit

@@ -144,7 +144,7 @@ class Recipe:
     """What was tried and found good for a model: the rate for which global batch, the optimizer, how long."""
 
     rate: float
-    base_batch: int = 256
+    reference_batch: int = 256
     optimizer: str = "sgd"
     epochs: int
     warmup_epochs: float = 0.0
@@ -164,7 +164,7 @@ RECIPES = {
     "mlp-wide": Recipe(rate=0.1, epochs=4),
     "wrn": Recipe(rate=0.1, epochs=5),
     "transformer": Recipe(rate=3e-3, optimizer="adamw", epochs=12, warmup_epochs=1.0),
-    "neuron": Recipe(rate=0.01, base_batch=32, epochs=20),
+    "neuron": Recipe(rate=0.01, reference_batch=32, epochs=20),
 }
 KIND = {"transformer": "tokens", "neuron": "line"}
 

@@ -31,18 +31,18 @@ class Run:
         "sgd (momentum 0.9), adamw, or for large batches lars, lamb, novograd; the model's recipe unless set",
         choices=["sgd", "adamw", "lars", "lamb", "novograd"],
     )
-    rate: float | None = option(None, "learning rate at the base batch; the model's recipe unless set", type=float)
-    base_batch: int | None = option(
+    lr: float | None = option(None, "learning rate at the reference batch; the model's recipe unless set", type=float)
+    reference_batch: int | None = option(
         None, "global batch for which the rate was chosen; the recipe's unless set", type=int
     )
-    rule: str | None = option(
+    lr_rule: str | None = option(
         None,
         "how the rate follows the global batch: linear (sgd and lars unless set), sqrt (the others unless set), none",
         choices=["linear", "sqrt", "none"],
     )
     schedule: str = option("cosine", "the rate after the warm-up", choices=["constant", "cosine", "step"])
-    warmup_epochs: float | None = option(
-        None, "epochs over which the rate rises, step by step; the recipe's unless set", type=float
+    warmup: float | None = option(
+        None, "epochs over which the rate rises, step by step; the recipe's unless set", type=float, metavar="EPOCHS"
     )
     weight_decay: float = option(0.0, "decay of the weights; norms and biases are not decayed", type=float)
     clip_norm: float | None = option(None, "clip gradients at this global norm", type=float)
@@ -69,22 +69,30 @@ class Run:
     limit_s: float = option(600.0, "seconds after which a wait of one worker for the others is given up", type=float)
 
     def __post_init__(self) -> None:
-        for name in ("epochs", "workers", "replicas", "batch_per_replica", "base_batch", "save_every", "ghost_batch"):
+        for name in (
+            "epochs",
+            "workers",
+            "replicas",
+            "batch_per_replica",
+            "reference_batch",
+            "save_every",
+            "ghost_batch",
+        ):
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise Misuse(f"--{name.replace('_', '-')} {value} cannot be; it must be a whole number of at least 1")
-        for name in ("rate", "clip_norm", "limit_s", "bucket_mb"):
+        for name in ("lr", "clip_norm", "limit_s", "bucket_mb"):
             value = getattr(self, name)
             if value is not None and not value > 0:
                 raise Misuse(f"--{name.replace('_', '-')} {value} cannot be; it must be above 0")
-        for name in ("warmup_epochs", "weight_decay"):
+        for name in ("warmup", "weight_decay"):
             if (getattr(self, name) or 0) < 0:
                 raise Misuse(f"--{name.replace('_', '-')} {getattr(self, name)} cannot be; it must be 0 or more")
         for each in fields(self):
             value = getattr(self, each.name)
             if isinstance(value, float) and not math.isfinite(value):
                 raise Misuse(f"--{each.name.replace('_', '-')} {value} cannot be; it must be a finite number")
-        for name in ("sync", "optimizer", "rule", "schedule", "precision", "device", "backend", "norm"):
+        for name in ("sync", "optimizer", "lr_rule", "schedule", "precision", "device", "backend", "norm"):
             self._check_choice(name)
         if self.noise_scale and (self.sync != "exact" or self.replicas < 2):
             raise Misuse(
@@ -96,7 +104,7 @@ class Run:
         choices = next(each.metadata["choices"] for each in fields(self) if each.name == name)
         value = getattr(self, name)
         if value is not None and value not in choices:
-            raise Misuse(f"--{name} {value} is unknown; there are {', '.join(choices)}")
+            raise Misuse(f"--{name.replace('_', '-')} {value} is unknown; there are {', '.join(choices)}")
 
     @property
     def global_batch(self) -> int:
