@@ -30,6 +30,11 @@ def test_the_warm_up_rises_by_equal_parts_to_the_rate():
     assert factor(99) == 1.0
 
 
+def test_the_warm_up_may_start_above_zero():
+    factor = schedule(100, warmup_steps=4, warmup_from=0.2)
+    assert [factor(step) for step in range(5)] == pytest.approx([0.4, 0.6, 0.8, 1.0, 1.0])
+
+
 def test_the_cosine_falls_from_one_to_zero():
     factor = schedule(8, shape="cosine")
     by_hand = [1, 0.9619397663, 0.8535533906, 0.6913417162, 0.5, 0.3086582838, 0.1464466094, 0.0380602337, 0]
@@ -60,6 +65,7 @@ def test_a_run_may_be_all_warm_up():
         (lambda: scaled_rate(0.1, "cubic", 8, 8), "unknown learning-rate rule 'cubic'; there are linear, sqrt, none"),
         (lambda: schedule(10, shape="sine"), "unknown schedule 'sine'; there are constant, cosine, step"),
         (lambda: schedule(10, warmup_steps=11), "a warm-up of 11 steps does not fit a run of 10; use 0 to 10"),
+        (lambda: schedule(10, warmup_from=1.5), "a warm-up from 1.5 times the rate cannot be; use 0 to 1"),
         (lambda: schedule(10, warmup_steps=-1), "a warm-up of -1 steps does not fit a run of 10; use 0 to 10"),
     ],
 )

@@ -37,8 +37,10 @@ def scaled_rate(rate: float, rule: Rule, global_batch: int, reference_batch: int
     return rate * {"linear": ratio, "sqrt": math.sqrt(ratio), "none": 1.0}[rule]
 
 
-def schedule(steps: int, *, shape: Shape = "constant", warmup_steps: int = 0) -> Callable[[int], float]:
-    """The factor on the rate at each step (from 0): a straight warm-up per step, then the shape.
+def schedule(
+    steps: int, *, shape: Shape = "constant", warmup_steps: int = 0, warmup_from: float = 0.0
+) -> Callable[[int], float]:
+    """The factor on the rate at each step (from 0): a straight warm-up per step from a first factor, then the shape.
 
     Made for `torch.optim.lr_scheduler.LambdaLR(optimizer, schedule(...))`, stepped once per optimizer step.
 
@@ -51,9 +53,12 @@ def schedule(steps: int, *, shape: Shape = "constant", warmup_steps: int = 0) ->
     if not 0 <= warmup_steps <= max(steps, 0):
         raise Misuse(f"a warm-up of {warmup_steps} steps does not fit a run of {steps}; use 0 to {steps}")
 
+    if not 0 <= warmup_from <= 1:
+        raise Misuse(f"a warm-up from {warmup_from} times the rate cannot be; use 0 to 1")
+
     def factor(step: int) -> float:
         if step < warmup_steps:
-            return (step + 1) / warmup_steps
+            return warmup_from + (1 - warmup_from) * (step + 1) / warmup_steps
         done = min(1.0, (step - warmup_steps) / max(1, steps - warmup_steps))
         if shape == "cosine":
             return 0.5 * (1 + math.cos(math.pi * done))

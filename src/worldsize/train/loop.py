@@ -286,4 +286,5 @@ def _build(run: Run, sets: Sets) -> nn.Module:
 
 
 def _factor(run: Run, plan: Plan) -> Callable[[int], float]:
-    return rates.schedule(plan.steps, shape=run.schedule, warmup_steps=plan.warmup_steps)  # type: ignore[arg-type]
+    shape: Any = run.schedule  # Run checks it
+    return rates.schedule(plan.steps, shape=shape, warmup_steps=plan.warmup_steps, warmup_from=run.warmup_from)

@@ -44,6 +44,7 @@ class Run:
     warmup: float | None = option(
         None, "epochs over which the rate rises, step by step; the recipe's unless set", type=float, metavar="EPOCHS"
     )
+    warmup_from: float = option(0.0, "share of the rate from which the warm-up rises", type=float)
     weight_decay: float = option(0.0, "decay of the weights; norms and biases are not decayed", type=float)
     clip_norm: float | None = option(None, "clip gradients at this global norm", type=float)
     norm: str = option(
@@ -85,7 +86,7 @@ class Run:
             value = getattr(self, name)
             if value is not None and not value > 0:
                 raise Misuse(f"--{name.replace('_', '-')} {value} cannot be; it must be above 0")
-        for name in ("warmup", "weight_decay"):
+        for name in ("warmup", "warmup_from", "weight_decay"):
             if (getattr(self, name) or 0) < 0:
                 raise Misuse(f"--{name.replace('_', '-')} {getattr(self, name)} cannot be; it must be 0 or more")
         for each in fields(self):
