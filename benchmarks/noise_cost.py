@@ -32,8 +32,8 @@ class _Switched(NoiseMeter):
 
     on = False
 
-    def wants(self, step: int) -> bool:
-        return self.on and super().wants(step)
+    def begin(self, step: int) -> bool:
+        return super().begin(step) and self.on
 
 
 def turns(name: str, count: int) -> tuple[list[float], list[float]]:

@@ -145,6 +145,14 @@ def test_a_seed_counts_once(tmp_path):
         read_set(tmp_path / "set")
 
 
+def test_a_run_without_a_seed_is_named(tmp_path):
+    write(tmp_path / "set", GOOD)
+    record = tmp_path / "set" / "seed-2" / "run.json"
+    record.write_text(record.read_text().replace('"seed": 2', '"seed": null'))
+    with pytest.raises(Misuse, match="seed-2 does not say its seed"):
+        read_set(tmp_path / "set")
+
+
 def test_a_set_with_a_run_that_failed_is_refused(tmp_path):
     write(tmp_path / "set", GOOD)
     Records(tmp_path / "set" / "seed-2").event("failed", error="the loss is nan at step 3")

@@ -48,6 +48,21 @@ def on_a_job(replicas: int, batch: int, every: int, fp16: bool = False) -> tuple
         return meter.result(), job.fingerprint()["weights_sha256"]
 
 
+def after_an_error() -> NoiseScale:
+    """The first step is given up after some of its replicas, and taken anew; all examples are alike."""
+    model = Slope()
+    with join(model, torch.optim.SGD(model.parameters(), 0.001), replicas=4, batch_per_replica=8, device="cpu") as job:
+        meter = NoiseMeter(job, every=1)
+        data = TensorDataset(gradients()[:1].repeat(320, 1))
+        for turn, (rows,) in enumerate(job.batches(data)):
+            if turn == 2:
+                break
+            job.backward(model(rows))
+        for (rows,) in job.batches(data):
+            job.backward(model(rows))
+        return meter.result()
+
+
 def on_stock_ddp(batch: int) -> NoiseScale:
     world = join_world(device="cpu")
     meter = DdpNoiseMeter(batch, every=2)

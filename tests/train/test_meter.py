@@ -35,6 +35,12 @@ def test_measuring_changes_no_bit():
     assert (often[0].steps, never[0].steps) == (500, 2)
 
 
+def test_a_step_that_was_given_up_and_taken_anew_counts_once():
+    (found,) = run_workers(noises.after_an_error, workers=1, limit_s=LIMIT_S)
+    assert found.steps == 10
+    assert found.scale < 1e-3, "gradients that are all alike have no noise"
+
+
 def test_stock_ddp_finds_it_through_a_communication_hook():
     found = run_workers(noises.on_stock_ddp, 8, workers=2, limit_s=LIMIT_S)
     assert found[0].scale == found[1].scale == pytest.approx(noises.known(), rel=0.1)

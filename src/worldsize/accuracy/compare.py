@@ -86,7 +86,9 @@ def read_set(folder: Path) -> RunSet:
     for place in places:
         records = read_records(place)
         _refuse_unfinished(place, records)
-        seed = int(number(part(records.run, "settings", "seed")))
+        seed = part(records.run, "settings", "seed")
+        if not isinstance(seed, int):
+            raise Misuse(f"{place} does not say its seed; name runs that `worldsize train` wrote")
         if seed in runs:
             raise Misuse(f"{folder} holds two runs with seed {seed}, which say nothing more than one; remove one")
         runs[seed] = records

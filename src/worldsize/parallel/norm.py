@@ -17,7 +17,7 @@ KINDS = ("batch", "sync", "ghost")
 
 
 class WorldBatchNorm(_BatchNorm):
-    """Batch norm with the statistics of the batches of all workers, as if they were one; on CPU and GPU.
+    """Batch norm with the statistics of the batches of all workers, as if they were one.
 
     Every worker must call it, with at least one example each. Unlike nn.SyncBatchNorm it works over gloo, and its sums
     are taken in the order of the workers, so that a run repeats bit for bit.

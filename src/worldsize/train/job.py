@@ -270,7 +270,7 @@ class Job:
         self._before_step = checks.settings_of(self.optimizer)
         self.sync.begin(active)
         if isinstance(self.sync, ExactSync):
-            watched = self._watcher is not None and self._watcher.wants(self.position.steps_done)
+            watched = self._watcher is not None and self._watcher.begin(self.position.steps_done)
             self.sync.watch = self._watch if watched else None
 
     def _watch(self, replica: int, parameters: Sequence[nn.Parameter]) -> None:
@@ -514,8 +514,8 @@ class Job:
 class Watcher(Protocol):
     """Sees gradients and changes none."""
 
-    def wants(self, step: int) -> bool:
-        """Whether to look at this step of the run; the same on every worker."""
+    def begin(self, step: int) -> bool:
+        """This step of the run begins, perhaps anew after an error; whether to look, the same on every worker."""
 
     def part(self, step: int, replica: int, weight: float, parameters: Sequence[nn.Parameter]) -> None:
         """Some of one replica's gradients are in `grad`, times its weight in the global batch."""

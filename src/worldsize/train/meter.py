@@ -29,6 +29,7 @@ class NoiseMeter:
     def __init__(self, job: Job, *, every: int = 10) -> None:
         self._every, self._world = _checked(every), job.world
         self._parts: list[tuple[int, int, float, Number]] = []  # step, replica, its weight, square
+        self._open: list[tuple[int, int, float, Number]] = []  # those of the step under way
         self._wholes: dict[int, tuple[float, float, Number]] = {}  # step: examples, factor on gradients, square
         job.watch(self)
 
@@ -36,16 +37,18 @@ class NoiseMeter:
         """Whether a step has been measured since the last result; the same on every worker."""
         return bool(self._wholes)
 
-    def wants(self, step: int) -> bool:
+    def begin(self, step: int) -> bool:
+        self._open = []
         return step % self._every == 0
 
     def part(self, step: int, replica: int, weight: float, parameters: Sequence[nn.Parameter]) -> None:
         """Some of one replica's gradients, weighted by its share of the examples."""
-        self._parts.append((step, replica, weight, _square(parameters)))
+        self._open.append((step, replica, weight, _square(parameters)))
 
     def whole(self, step: int, examples: float, factor: float, parameters: Sequence[nn.Parameter]) -> None:
         """All gradients of the step, after the sync; they are `factor` times too large (loss scaling)."""
         self._wholes[step] = (examples, factor, _square(parameters))
+        self._parts += self._open
 
     def result(self) -> NoiseScale:
         """The noise scale over all steps since the last call. Every worker must call this."""
