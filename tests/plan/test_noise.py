@@ -6,7 +6,7 @@ import random
 import pytest
 
 from worldsize.errors import Misuse
-from worldsize.plan.noise import Measured, in_words, measured, noise_scale
+from worldsize.plan.noise import Measured, in_words, measured, noise_scale, sigma_for
 
 DIMENSIONS, SIGNAL, SIGMA = 20, 0.3, 2.0
 KNOWN = DIMENSIONS * SIGMA**2 / (DIMENSIONS * SIGNAL**2)
@@ -48,6 +48,34 @@ def test_at_the_noise_scale_a_step_does_half_of_what_it_could():
     found = noise_scale(pure)
     assert found.scale == 8.0
     assert "does 50% of what one with the true gradient would" in in_words(found.scale, 8)
+
+
+@pytest.mark.parametrize(
+    ("batches", "expected"),
+    [
+        ((256, 256), 0.0),
+        ((512, 256), 1.0),
+        ((2560, 256), 3.0),
+        ((512, 256, 1.0), math.sqrt(0.5)),
+        ((80, 8, 8.0), 8**0.5),
+    ],
+)
+def test_the_noise_to_add_is_what_the_reference_batch_has_more(batches, expected):
+    assert sigma_for(*batches) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize(
+    ("batches", "says"),
+    [
+        ((64, 256), "a global batch of 64 has no less noise than one of 256; noise is added to the larger of two"),
+        ((64, 0), "a global batch of 64 has no less noise than one of 0; noise is added"),
+        ((64, 8, math.nan), "a noise scale of nan cannot be; measure it with a NoiseMeter, or leave it out"),
+    ],
+)
+def test_noise_that_cannot_be_added_is_refused_in_one_line(batches, says):
+    with pytest.raises(Misuse) as raised:
+        sigma_for(*batches)
+    assert str(raised.value).startswith(says)
 
 
 @pytest.mark.parametrize(

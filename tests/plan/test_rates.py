@@ -1,11 +1,11 @@
-"""Learning rates, against numbers worked out by hand."""
+"""Learning rates, more epochs and growing batches, against numbers worked out by hand."""
 
 import math
 
 import pytest
 
 from worldsize.errors import Misuse
-from worldsize.plan.rates import scaled_rate, schedule
+from worldsize.plan.rates import Stage, growth, same_steps, scaled_rate, schedule, stages
 
 
 @pytest.mark.parametrize(
@@ -60,8 +60,61 @@ def test_a_run_may_be_all_warm_up():
 
 
 @pytest.mark.parametrize(
+    ("examples", "batch", "keep_short", "expected"),
+    [
+        (1000, 100, True, 6),  # 10 steps an epoch, as at the reference
+        (1000, 400, True, 20),  # 3 steps an epoch: 60 of them
+        (1000, 400, False, 30),  # the short third is dropped: 2 steps an epoch
+        (1000, 350, False, 30),
+        (1050, 300, True, 17),  # 11 steps against 4: 66 are not whole epochs, so 68
+        (1000, 10, True, 1),  # never none
+    ],
+)
+def test_as_many_steps_as_the_reference_batch_takes_whole_epochs_more(examples, batch, keep_short, expected):
+    found = same_steps(6, examples=examples, global_batch=batch, reference_batch=100, keep_short=keep_short)
+    assert found == expected
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({}, [Stage(4, 1, 1.0), Stage(2, 10, 1.0), Stage(2, 100, 1.0)]),
+        ({"most": 25}, [Stage(4, 1, 1.0), Stage(2, 10, 1.0), Stage(2, 25, 0.25)]),
+        ({"most": 1}, [Stage(4, 1, 1.0), Stage(2, 1, 0.1), Stage(2, 1, 0.01)]),
+        ({"by": 2, "at": (0.3,)}, [Stage(3, 1, 1.0), Stage(5, 2, 1.0)]),
+        ({"by": 5, "at": (0.1, 0.9)}, [Stage(1, 1, 1.0), Stage(7, 5, 1.0)]),  # the last epoch begins before 0.9
+    ],
+)
+def test_the_batch_grows_where_a_step_schedule_divides_the_rate_and_at_the_most_the_rate_falls(options, expected):
+    assert stages(8, **options) == expected
+    per_epoch = [(stage.batch, stage.rate) for stage in expected for _ in range(stage.epochs)]
+    assert growth(8, **options) == per_epoch
+    by = options.get("by", 10)
+    for batch, rate in per_epoch:  # the noise of a step falls as under the step schedule
+        assert rate / batch in [1, 1 / by, 1 / by**2]
+
+
+def test_a_share_that_is_no_exact_number_meets_its_epoch():
+    assert growth(100, at=(0.07,), by=2)[6:8] == [(1, 1.0), (2, 1.0)]  # 0.07 x 100 is a little more than 7
+
+
+@pytest.mark.parametrize(
     ("call", "says"),
     [
+        (lambda: growth(0), "a run of 0 epochs has no stages; use 1 or more"),
+        (lambda: growth(8, at=(0.5, 0.2)), "a batch cannot grow at (0.5, 0.2) of a run; name rising shares between"),
+        (lambda: growth(8, at=(1.0,)), "a batch cannot grow at (1.0,) of a run; name rising shares between 0 and 1"),
+        (lambda: growth(8, by=1), "a batch cannot grow by 1; use a whole number of at least 2"),
+        (lambda: growth(8, by=2.5), "a batch cannot grow by 2.5; use a whole number of at least 2"),
+        (lambda: growth(8, most=0), "a batch cannot grow to 0 times the first; use a whole number of at least 1"),
+        (
+            lambda: same_steps(6, examples=9, global_batch=0, reference_batch=1),
+            "global_batch is 0, but must be at least 1",
+        ),
+        (
+            lambda: same_steps(6, examples=9, global_batch=10, reference_batch=1, keep_short=False),
+            "9 examples make no whole global batch of 10, and short ones are dropped; keep the short batch, or",
+        ),
         (lambda: scaled_rate(0.1, "cubic", 8, 8), "unknown learning-rate rule 'cubic'; there are linear, sqrt, none"),
         (lambda: schedule(10, shape="sine"), "unknown schedule 'sine'; there are constant, cosine, step"),
         (lambda: schedule(10, warmup_steps=11), "a warm-up of 11 steps does not fit a run of 10; use 0 to 10"),
@@ -72,4 +125,5 @@ def test_a_run_may_be_all_warm_up():
 def test_what_cannot_be_is_said_in_one_line(call, says):
     with pytest.raises(Misuse) as raised:
         call()
-    assert str(raised.value) == says
+    assert str(raised.value).startswith(says)
+    assert "\n" not in str(raised.value)

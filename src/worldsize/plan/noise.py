@@ -82,6 +82,28 @@ def noise_scale(steps: Sequence[Measured]) -> NoiseScale:
     return NoiseScale(scale=ratio(range(len(sums))), low=low, high=high, steps=len(usable))
 
 
+def sigma_for(global_batch: float, reference_batch: float, noise_scale: float = math.inf) -> float:
+    """How much to vary the examples' losses (`noisy_mean`) so that a large batch has a small one's gradient noise.
+
+    A gradient over n examples, each times 1 + sigma z with z of mean 0 and variance 1, keeps its mean G, and its
+    covariance becomes that of (1 + sigma z) g over n, of trace (S + sigma^2 (S + |G|^2)) / n, with the trace S of one
+    example's gradient g. Over m examples it is S / m. They are equal when sigma^2 = (n / m - 1) S / (S + |G|^2), and
+    S / |G|^2 is the noise scale, as a rule so large that sigma = sqrt(n / m - 1) will do.
+
+    >>> sigma_for(1024, 256), sigma_for(1024, 256, noise_scale=3.0)
+    (1.7320508075688772, 1.5)
+    """
+    if not 0 < reference_batch <= global_batch:
+        raise Misuse(
+            f"a global batch of {global_batch} has no less noise than one of {reference_batch}; noise is added to the "
+            "larger of two batches, so name a smaller reference batch"
+        )
+    if not noise_scale > 0:
+        raise Misuse(f"a noise scale of {noise_scale} cannot be; measure it with a NoiseMeter, or leave it out")
+    share = 1.0 if math.isinf(noise_scale) else noise_scale / (noise_scale + 1)
+    return math.sqrt((global_batch / reference_batch - 1) * share)
+
+
 def measured(examples: float, weights: Mapping[int, float], squares: Mapping[int, float], whole: float) -> Measured:
     """A step from its shards' shares of the examples and the squares of their weighted gradients."""
     parts = math.fsum(squares[shard] / weights[shard] for shard in sorted(weights))
