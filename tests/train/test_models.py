@@ -88,6 +88,19 @@ def test_tokens_are_counted_as_the_loss_counts_them():
     assert count_of(IMAGES) is None
 
 
+@pytest.mark.parametrize(("name", "sets"), [("mlp", IMAGES), ("transformer", load("sums")), ("neuron", load("line"))])
+def test_with_gradient_noise_each_example_weighs_at_random_in_the_same_mean(name, sets):
+    model = build(name, sets)
+    x, y = sets.train.take(torch.arange(6))
+    plain, noisy = loss_of(sets, model), loss_of(sets, model, 0.5)
+    torch.manual_seed(4)
+    weights = 1 + 0.5 * torch.randn(6)
+    count = count_of(sets) or (lambda x, y: torch.tensor(len(y)))
+    by_hand = sum(weights[i] * plain(x[i : i + 1], y[i : i + 1]) * count(x, y[i : i + 1]) for i in range(6))
+    torch.manual_seed(4)
+    torch.testing.assert_close(noisy(x, y), by_hand / count(x, y))
+
+
 def test_a_sum_is_right_only_when_all_of_it_is():
     right = torch.tensor([[UNCOUNTED, 1, 2], [UNCOUNTED, 1, 2]])
     said = torch.tensor([[5, 1, 2], [5, 1, 3]])

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from worldsize.errors import Misuse
 from worldsize.parallel.norm import WorldBatchNorm
 from worldsize.train.data import UNCOUNTED, Sets
+from worldsize.train.noise import noisy_mean
 
 # Shapes: B batch, C channels, T tokens, K classes, N heads.
 
@@ -206,14 +207,20 @@ def build(name: str, sets: Sets, dropout: float = 0.0) -> nn.Module:
     return WideResNet(x.shape[1], classes, widen, dropout, skip=not name.endswith("-plain"))
 
 
-def loss_of(sets: Sets, model: Callable[[Tensor], Tensor]) -> Callable[[Tensor, Tensor], Tensor]:
-    """The mean loss of a batch: over its examples, or over its counted tokens."""
+def loss_of(
+    sets: Sets, model: Callable[[Tensor], Tensor], gradient_noise: float | None = None
+) -> Callable[[Tensor, Tensor], Tensor]:
+    """The mean loss of a batch, over its examples or its counted tokens; with noise, the examples weigh at random."""
+    reduction = "none" if gradient_noise else "mean"
 
     def loss(x: Tensor, y: Tensor) -> Tensor:
         out = model(x)
         if sets.kind == "line":
-            return F.mse_loss(out, y)
-        return F.cross_entropy(out.flatten(0, -2), y.flatten(), ignore_index=UNCOUNTED)
+            found, counted = F.mse_loss(out, y, reduction=reduction), None
+        else:
+            found = F.cross_entropy(out.flatten(0, -2), y.flatten(), ignore_index=UNCOUNTED, reduction=reduction)
+            counted = (y != UNCOUNTED).sum()
+        return noisy_mean(found.view(len(y), -1), gradient_noise, counted) if gradient_noise else found
 
     return loss
 
