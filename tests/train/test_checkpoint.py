@@ -1,5 +1,6 @@
 """A run interrupted anywhere and resumed anyhow has the bits of one never interrupted; what is broken is noticed."""
 
+import hashlib
 import json
 import pickle
 import random
@@ -265,6 +266,7 @@ def test_another_model_is_refused(saved, model, says):
         ({"seed": 1}, "seed = 0, now it is 1"),
         ({"clip_norm": 1.0}, "clip_norm = None, now it is 1.0"),
         ({"keep_short": False}, "keep_short = True, now it is False"),
+        ({"ema": 0.9}, "ema = None, now it is 0.9"),
         ({"sync": "ddp"}, "sync = exact, now it is ddp"),
         ({"optimizer": "AdamW"}, "optimizer = SGD, now it is AdamW"),
         ({"scaler": torch.amp.GradScaler("cpu")}, "scaler = None, now it is GradScaler"),
@@ -274,6 +276,28 @@ def test_another_experiment_is_refused(saved, options, says):
     text = resume_with(saved, nn.Linear(1, 1), **options)
     assert says in text
     assert "\n" not in text
+
+
+def test_an_average_that_was_kept_is_not_lost_without_a_word(tmp_path):
+    job, _ = trials.small_job(ema=0.9)
+    with job:
+        job.save(tmp_path)
+    for options in ({}, {"ema": 0.99}):
+        text = resume_with(tmp_path, nn.Linear(1, 1), **options)
+        assert f"was trained with ema = 0.9, now it is {options.get('ema')}; resume with 0.9" in text
+
+
+def test_a_checkpoint_of_before_there_were_averages_and_growing_batches_is_resumed(saved):
+    (path,) = saved.glob("step-*")
+    rest = json.loads((path / "state.json").read_text())
+    del rest["experiment"]["ema"], rest["position"]["batch_per_replica"]
+    (path / "state.json").write_text(json.dumps(rest))
+    sums = json.loads((path / MANIFEST).read_text())
+    sums["state.json"] = hashlib.sha256((path / "state.json").read_bytes()).hexdigest()
+    (path / MANIFEST).write_text(json.dumps(sums))
+    job, _ = trials.small_job()
+    with job:
+        assert job.resume(saved)
 
 
 def test_other_data_are_refused(saved):

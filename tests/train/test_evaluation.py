@@ -30,6 +30,17 @@ def test_a_module_held_in_evaluation_stays_there_after_an_evaluation():
         assert [module.training for module in model] == [True, False, True]
 
 
+def test_norms_taken_anew_have_the_statistics_of_the_weights_of_now_and_the_same_bits_on_any_workers():
+    found = [run_workers(trials.refit, 300, workers=workers) for workers in (1, 2)]
+    (expected,) = found[0]
+    assert found[1] == [expected] * 2
+    # By hand: a linear layer of slope 3 and intercept 1 on 0 to 299, then the norm of what the first norm makes of it.
+    mean, variance, second = expected["fitted"]
+    assert (mean, second) == (pytest.approx(1 + 3 * 149.5), pytest.approx(0.0, abs=1e-5))
+    assert variance == pytest.approx(expected["by_hand"])
+    assert expected["afterwards"] != expected["fitted"]
+
+
 def test_an_evaluation_that_fails_leaves_the_model_in_training(job):
     def fail(x: torch.Tensor) -> torch.Tensor:
         assert not job.model.training

@@ -30,6 +30,10 @@ from worldsize.train.experiment import Settings
         ({"sync": "fast"}, "unknown sync 'fast'; there are 'exact' and 'ddp'"),
         ({"bucket_mb": 0}, "bucket_mb is 0, but a bucket needs a size above 0; the default is 25"),
         ({"clip_norm": 0.0}, "clip_norm is 0.0, but a norm to clip at must be above 0"),
+        ({"ema": 1.0}, "ema is 1.0, but a decay must be above 0 and below 1, such as 0.999"),
+        ({"ema": 0}, "ema is 0, but a decay must be above 0 and below 1"),
+        ({"ema": math.nan}, "ema is nan, but a decay must be above 0 and below 1"),
+        ({"ema": "0.9"}, "ema is 0.9, but a decay must be"),
         ({"save_every": 3}, "save_every=3 needs a folder in save_to"),
     ],
 )
@@ -50,7 +54,14 @@ def test_where_and_how_often_to_save_and_the_buckets_make_no_other_experiment(tm
         Settings(replicas=4, batch_per_replica=2, save_to=tmp_path, save_every=3, bucket_mb=1.0).facts()
         == plain.facts()
     )
-    for other in ({"seed": 1}, {"clip_norm": 1.0}, {"keep_short": False}, {"sync": "ddp"}, {"batch_per_replica": 3}):
+    for other in (
+        {"seed": 1},
+        {"clip_norm": 1.0},
+        {"keep_short": False},
+        {"sync": "ddp"},
+        {"batch_per_replica": 3},
+        {"ema": 0.9},
+    ):
         assert Settings(**{"replicas": 4, "batch_per_replica": 2, **other}).facts() != plain.facts()
 
 

@@ -38,6 +38,45 @@ def test_what_a_replica_reads_depends_neither_on_the_workers_nor_on_the_resume_p
         assert sorted(before + after) == expected
 
 
+def test_what_a_replica_reads_when_the_batch_grows_depends_neither_on_the_workers_nor_on_the_resume_point(tmp_path):
+    expected = sorted(run_workers(trials.reads_growing, 57, str(tmp_path / "whole"), None, workers=1)[0])
+    order = [torch.randperm(57, generator=torch.Generator().manual_seed(epoch)).tolist() for epoch in range(3)]
+    assert expected == [
+        (epoch, step, replica, order[epoch][start + replica : start + size : 5])
+        for epoch, size in enumerate((10, 20, 40))
+        for step, start in enumerate(range(0, 57, size))
+        for replica in range(5)
+    ]
+    for stop, first, then in [(7, 3, 2), (10, 1, 5)]:  # in the second and in the third epoch
+        folder = str(tmp_path / str(stop))
+        before = joint(run_workers(trials.reads_growing, 57, folder, stop, workers=first))
+        assert sorted(before + joint(run_workers(trials.reads_growing, 57, folder, None, workers=then))) == expected
+
+
+def test_an_epoch_goes_on_in_the_batches_it_began_with(tmp_path):
+    job, _ = trials.small_job()
+    with job:
+        for (x,) in job.batches(numbers(40), batch_per_replica=4):
+            if job.backward(job.model(x).mean()):
+                break
+        job.save(tmp_path)
+    job, _ = trials.small_job()
+    with job:
+        assert job.resume(tmp_path)
+        error = trials.error_of(list, job.batches(numbers(40)))
+        assert str(error) == (
+            "the checkpoint lies at step 1 of an epoch with batch_per_replica 4, now it is 2; "
+            "resume with 4, or from a checkpoint between epochs"
+        )
+        assert len(list(with_backward_of(job, 4))) == 4 + 4  # 40 examples, of which a step of 16 is done
+
+
+def with_backward_of(job: Job, batch_per_replica: int) -> Iterator[Tensor]:
+    for (x,) in job.batches(numbers(40), batch_per_replica=batch_per_replica):
+        job.backward(job.model(x).mean())
+        yield x
+
+
 def test_two_loops_of_an_epoch_have_orders_of_their_own(job):
     orders = []
     for _ in job.epochs(2):
@@ -123,6 +162,11 @@ def test_a_loop_can_be_run_again_after_an_error(job):
 @pytest.mark.parametrize(
     ("call", "kind", "says"),
     [
+        (
+            lambda job: list(job.batches(numbers(8), batch_per_replica=0)),
+            Misuse,
+            "batch_per_replica is 0, but must be a whole number from 1",
+        ),
         (lambda job: list(job.batches()), Misuse, "job.batches needs a data set to read"),
         (lambda job: list(job.batches(Stream())), DataError, "Stream is no map-style data set.*give one with __len__"),
         (lambda job: list(job.batches(numbers(0))), DataError, "TensorDataset is empty; give a data set with at least"),

@@ -69,6 +69,21 @@ def reads(case: Case, resume_from: str | None = None) -> list[tuple[int, int, in
     return found
 
 
+def reads_growing(examples: int, folder: str, stop_after: int | None) -> list[tuple[int, int, int, list[float]]]:
+    """(epoch, step, replica, examples) of what this worker reads while the batch doubles with each epoch."""
+    job, model = small_job(5, 2, save_to=folder, save_every=1)
+    job.resume(folder)
+    found = []
+    for epoch in job.epochs(3):
+        for (x,) in job.batches(numbers(examples), batch_per_replica=2 * 2**epoch):
+            assert job._now is not None
+            found.append((epoch, job.position.step, job._now.replica, x.flatten().tolist()))
+            job.backward(model(x).mean())
+            if job.position.steps_done == stop_after:
+                return found
+    return found
+
+
 def diverge(bad_step: int, bad_replica: int) -> None:
     """One replica's loss becomes NaN at one step."""
     job, model = small_job()
@@ -149,6 +164,29 @@ def evaluate_alone(examples: int) -> tuple[float, dict[str, float], list[float]]
     found = job.evaluate(measure, TensorDataset(torch.arange(examples), x))
     mean = job.evaluate(lambda place, x: place.double(), TensorDataset(torch.arange(examples), x))
     return mean, found, seen
+
+
+def refit(examples: int) -> dict[str, Any]:
+    """What statistics two norms have in an evaluation with `norms_from`, and after it."""
+    model = nn.Sequential(nn.Linear(1, 1), nn.BatchNorm1d(1), nn.BatchNorm1d(1))
+    job = joined(model, replicas=2, batch_per_replica=10)
+    for (x,) in job.batches(numbers(60)):
+        job.backward(model(x).mean())
+    with torch.no_grad():
+        model[0].weight.fill_(3.0)
+        model[0].bias.fill_(1.0)
+
+    def statistics() -> list[float]:
+        return [t.item() for t in (model[1].running_mean, model[1].running_var, model[2].running_mean)]
+
+    data = numbers(examples)
+    job.evaluate(lambda x: model(x)[:, 0], data, norms_from=data)
+    fitted = statistics()
+    job.fingerprint()
+    out = 1 + 3 * data.tensors[0][:, 0][torch.randperm(examples, generator=torch.Generator().manual_seed(0))]
+    parts = out.split(250)
+    by_hand = sum(len(part) * part.var(correction=0).item() for part in parts) / examples
+    return {"fitted": fitted, "by_hand": by_hand, "afterwards": statistics()}
 
 
 def error_of(function: Any, *arguments: Any) -> WorldsizeError:

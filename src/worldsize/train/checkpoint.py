@@ -32,6 +32,7 @@ class Position:
     step: int  # of this epoch
     steps_done: int  # of the whole run
     data: str  # the identity of the data set
+    batch_per_replica: int = 0  # of this epoch; 0 where it is not known
 
     def next_step(self) -> "Position":
         return replace(self, step=self.step + 1, steps_done=self.steps_done + 1)
@@ -39,8 +40,8 @@ class Position:
     def next_epoch(self) -> "Position":
         return replace(self, epoch=self.epoch + 1, step=0)
 
-    def on(self, data: str) -> "Position":
-        return replace(self, data=data)
+    def on(self, data: str, batch_per_replica: int) -> "Position":
+        return replace(self, data=data, batch_per_replica=batch_per_replica)
 
 
 @dataclass(frozen=True, kw_only=True)

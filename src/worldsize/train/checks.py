@@ -9,8 +9,9 @@ from torch.nn.parallel import DataParallel, DistributedDataParallel
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 
-from worldsize.errors import LossError, Misuse
+from worldsize.errors import LossError, Misuse, ResumeError
 from worldsize.train import data
+from worldsize.train.checkpoint import Position
 
 
 def check_parts(model: nn.Module, optimizer: Optimizer, scheduler: Any, scaler: Any) -> None:
@@ -59,6 +60,21 @@ def check_model(model: nn.Module, trained: set[int]) -> None:
                 f"{name} was unfrozen or replaced after worldsize.join, so its gradient would not be synced; "
                 "join when the model is complete, and freeze afterwards what is not to be trained yet"
             )
+
+
+def check_reading(position: Position, identity: str, batch_per_replica: int) -> None:
+    """Does a loop go on reading what this job has read so far, in the batches that this epoch began with?"""
+    if position.data not in ("", identity):
+        raise ResumeError(
+            f"the checkpoint was trained on data {position.data}, but this is {identity} (examples, then "
+            "a hash of some); resume with the same data set, or start anew"
+        )
+    if position.step and position.batch_per_replica not in (0, batch_per_replica):
+        raise ResumeError(
+            f"the checkpoint lies at step {position.step} of an epoch with batch_per_replica "
+            f"{position.batch_per_replica}, now it is {batch_per_replica}; "
+            f"resume with {position.batch_per_replica}, or from a checkpoint between epochs"
+        )
 
 
 def check_loss(loss: Any) -> None:

@@ -28,6 +28,7 @@ class Settings:
     save_to: Path | None = None
     save_every: int | None = None
     bucket_mb: float = 25.0
+    ema: float | None = None
 
     def __post_init__(self) -> None:
         for name, least, most in (
@@ -48,6 +49,8 @@ class Settings:
             raise Misuse(f"bucket_mb is {self.bucket_mb}, but a bucket needs a size above 0; the default is 25")
         if self.clip_norm is not None and not _above_zero(self.clip_norm):
             raise Misuse(f"clip_norm is {self.clip_norm}, but a norm to clip at must be above 0")
+        if self.ema is not None and not (_above_zero(self.ema) and self.ema < 1):
+            raise Misuse(f"ema is {self.ema}, but a decay must be above 0 and below 1, such as 0.999")
         if self.save_every is not None and self.save_to is None:
             raise Misuse(f"save_every={self.save_every} needs a folder in save_to")
 
@@ -104,7 +107,7 @@ class Settings:
 
     def facts(self) -> dict[str, Any]:
         """What makes the experiment: the same on all workers, and in every part of one run."""
-        names = ("replicas", "batch_per_replica", "seed", "sync", "clip_norm", "keep_short")
+        names = ("replicas", "batch_per_replica", "seed", "sync", "clip_norm", "keep_short", "ema")
         return {name: getattr(self, name) for name in names}
 
 

@@ -12,7 +12,7 @@ Each pass of the inner loop is one replica's batch. The last replica of a worker
 import math
 import weakref
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
@@ -34,7 +34,8 @@ from worldsize.plan.streams import stream_seed
 from worldsize.train import checkpoint, checks, data
 from worldsize.train.buffers import ReplicaBuffers
 from worldsize.train.checkpoint import Position
-from worldsize.train.evaluation import evaluate
+from worldsize.train.ema import EMA
+from worldsize.train.evaluation import evaluate, refit_norms
 from worldsize.train.experiment import Settings, Sync
 from worldsize.train.losses import Losses
 from worldsize.train.models import has_batch_norm
@@ -56,6 +57,7 @@ def join(
     save_to: str | Path | None = None,
     save_every: int | None = None,
     bucket_mb: float = 25.0,
+    ema: float | None = None,
     device: str | None = None,
     limit_s: float = 600,
     after_step: Callable[["Job"], None] | None = None,
@@ -66,6 +68,7 @@ def join(
     `scheduler` is stepped once per optimizer step. `scaler` is a torch.amp.GradScaler. With `save_to`, a checkpoint is
     written after every epoch, and with `save_every` after so many steps. `keep_short=False` drops the last short batch.
     `after_step` is called on every worker after each step, also where a worker had no example to read.
+    `ema` is the decay of a moving average of the weights, which is then in `job.ema`.
     """
     settings = Settings(
         replicas=replicas,
@@ -77,6 +80,7 @@ def join(
         save_to=Path(save_to) if save_to is not None else None,
         save_every=save_every,
         bucket_mb=bucket_mb,
+        ema=ema,
     )
     checks.check_parts(model, optimizer, scheduler, scaler)
     if settings.save_to is not None:
@@ -111,6 +115,7 @@ class Job:
         ground.compare(world, ground.facts(world.device) | _shape_of(model, settings))
         world.copy_from_first([*model.parameters(), *model.buffers()])
         self.buffers = ReplicaBuffers(model, world, settings.replicas)
+        self.ema = EMA(model, settings.ema) if settings.ema is not None else None
         self.sync: ExactSync | DdpSync = (
             ExactSync(model, world, settings.replicas, bucket_mb=settings.bucket_mb)
             if exact
@@ -120,7 +125,7 @@ class Job:
         self._now: _Pass | None = None
         self._losses = Losses(world, settings.replicas)
         self._walked = 0  # steps of this epoch that earlier loops of this epoch have taken
-        self._agreed = ""  # the data set that all workers are known to read
+        self._agreed: dict[str, Any] = {}  # what all workers are known to read, in which batches
         self._watcher: Watcher | None = None
         self._total = 0.0  # examples, or whatever is counted, of the step under way
         self._trained = {id(parameter) for parameter in model.parameters() if parameter.requires_grad}
@@ -150,15 +155,16 @@ class Job:
         count: Callable[..., Any] | None = None,
         loader_workers: int = 0,
         collate: Callable[[list], Any] | None = None,
+        batch_per_replica: int | None = None,
     ) -> Iterator[Any]:
         """This worker's batches of one epoch, one per replica and step, with random streams and buffers set.
 
         Call `backward` once for each. The first data set says how long the epoch is; further ones go round and round
         beside it, and each pass then gives a tuple with a batch of each. `count` tells how much a batch counts in the
         mean over the global batch (its tokens, say) when that is not its number of examples; it is called with the
-        parts of the batch.
+        parts of the batch. `batch_per_replica` is that of `join` unless given; it may change from epoch to epoch.
         """
-        plan = self._plan(sets)
+        plan = self._plan(sets, batch_per_replica)
         first_of_loop = self._walked
         done = self.position.step - first_of_loop
         self._walked += plan.steps
@@ -307,6 +313,8 @@ class Job:
         else:
             self.optimizer.step()
         self._updating = False
+        if self.ema is not None:
+            self.ema.follow()
         if self.scheduler is not None:
             self.scheduler.step()
         self.position = self.position.next_step()
@@ -342,14 +350,18 @@ class Job:
         test_set: Dataset,
         *,
         buffers: Literal["mean", "first"] | None = None,
+        norms_from: Dataset | None = None,
         collate: Callable[[list], Any] | None = None,
     ) -> Any:
         """The mean of a measure over a data set, every example once, with the same bits for every world size.
 
         `measure` is called with the parts of a batch and gives one number per example, or a dict of such.
-        Batch-norm statistics are the mean over all replicas, or the first replica's (the default under `ddp`).
+        Batch-norm statistics are the mean over all replicas, or the first replica's (the default under `ddp`);
+        with `norms_from` they are taken anew from some of that data set, as averaged weights need.
         """
         self.buffers.settle(buffers or self._default_buffers())
+        if norms_from is not None:
+            refit_norms(self.model, self.world, self.settings.seed, measure, norms_from, collate)
         means = evaluate(self.model, self.world, self.settings.seed, measure, test_set, collate)
         self._seed("between")
         return means
@@ -363,12 +375,15 @@ class Job:
         return {_plain(name): tensor for name, tensor in self.model.state_dict().items()}
 
     def fingerprint(self) -> dict[str, str]:
-        """The SHA-256 of the weights, and of the buffers that evaluation uses. Every worker must call this."""
+        """The SHA-256 of the weights, of the buffers that evaluation uses, and of the averaged weights, if there are.
+
+        Every worker must call this.
+        """
         self.buffers.settle(self._default_buffers())
         return {
             "weights_sha256": digest.weights_sha256(self.model),
             "buffers_sha256": digest.buffers_sha256(self.model),
-        }
+        } | ({"ema_sha256": self.ema.sha256()} if self.ema is not None else {})
 
     def print(self, *values: Any) -> None:
         """Print on the first worker alone."""
@@ -392,11 +407,7 @@ class Job:
                 buffers={f"{v}.{n}": t for v, row in enumerate(kept) for n, t in zip(self._names(), row, strict=True)},
                 position=self.position,
                 experiment=self._experiment(),
-                extra={
-                    name: part.state_dict()
-                    for name, part in (("scheduler", self.scheduler), ("scaler", self.scaler))
-                    if part is not None
-                },
+                extra={name: part.state_dict() for name, part in self._parts().items()},
             )
             checkpoint.write(path, state)
         self.world.barrier()
@@ -425,8 +436,8 @@ class Job:
             raise ResumeError(f"{path} holds another optimizer: {error}; make it with the groups it had") from None
         names = self._names()
         self.buffers.load([[state.buffers[f"{v}.{n}"] for n in names] for v in range(self.settings.replicas)])
-        for name, part in (("scheduler", self.scheduler), ("scaler", self.scaler)):
-            if part is not None and name in state.extra:
+        for name, part in self._parts().items():
+            if name in state.extra:
                 part.load_state_dict(state.extra[name])
         self.position = state.position
         self.buffers.settle(self._default_buffers())
@@ -450,14 +461,15 @@ class Job:
 
     # ---- parts ---------------------------------------------------------------------------------------------------
 
-    def _plan(self, sets: tuple[Dataset, ...]) -> Epoch:
+    def _plan(self, sets: tuple[Dataset, ...], batch_per_replica: int | None) -> Epoch:
         if not sets:
             raise Misuse("job.batches needs a data set to read")
         if isinstance(self.sync, ExactSync):
             ground.check(self.world.device)
         checks.check_model(self.model, self._trained)
         self.buffers.check(self.model)
-        plan = self.settings.check_shards(
+        batch = self.settings.batch_per_replica if batch_per_replica is None else batch_per_replica
+        plan = replace(self.settings, batch_per_replica=batch).check_shards(
             data.size_of(sets[0]),
             batch_norm=has_batch_norm(self.model),
             workers=self.world.size,
@@ -465,15 +477,12 @@ class Job:
         )
         if self._walked == 0:  # the first loop of an epoch names the data of the job
             identity = data.identity(sets[0])
-            if self.position.data not in ("", identity):
-                raise ResumeError(
-                    f"the checkpoint was trained on data {self.position.data}, but this is {identity} (examples, then "
-                    "a hash of some); resume with the same data set, or start anew"
-                )
-            if identity != self._agreed:
-                ground.compare(self.world, {"the training data": identity})
-                self._agreed = identity
-            self.position = self.position.on(identity)
+            checks.check_reading(self.position, identity, plan.batch_per_replica)
+            reads = {"the training data": identity, "batch_per_replica": plan.batch_per_replica}
+            if reads != self._agreed:
+                ground.compare(self.world, reads)
+                self._agreed = reads
+            self.position = self.position.on(identity, plan.batch_per_replica)
         return plan
 
     def _sum_over_replicas(self, counted: dict[int, float]) -> float:
@@ -502,6 +511,11 @@ class Job:
         parts = {"optimizer": self.optimizer, "scheduler": self.scheduler, "scaler": self.scaler}
         kinds = {name: None if part is None else type(part).__name__ for name, part in parts.items()}
         return self.settings.facts() | kinds
+
+    def _parts(self) -> dict[str, Any]:
+        """What a checkpoint keeps besides the model and the optimizer."""
+        parts = {"scheduler": self.scheduler, "scaler": self.scaler, "ema": self.ema}
+        return {name: part for name, part in parts.items() if part is not None}
 
     def _names(self) -> list[str]:
         return [_plain(name) for name in self.buffers.names]
