@@ -57,6 +57,19 @@ MISUSES = {
     "stop beyond the end": (["--stop-after", "100000"], "--stop-after 100000 is no step of this run; .*|use 1 to"),
     "noise scale of stock DDP": (["--noise-scale", "--sync", "ddp"], "use at least 2 with --sync exact"),
     "noise scale of one replica": (["--noise-scale", "--replicas", "1"], "which 1 under sync exact do not give"),
+    "ema that never moves": (["--ema", "1"], "--ema 1.0 cannot be; a decay is above 0 and below 1, such as 0.999"),
+    "gradient noise below zero": (["--gradient-noise", "-1"], "--gradient-noise -1.0 cannot be; it must be 0 or more"),
+    "nothing to grow": (["--grow-to", "512"], "--grow-to 512 has nothing to grow under --schedule cosine; use grow"),
+    "grown to less": (["--schedule", "grow", "--grow-to", "8"], "--grow-to 8 is less than the global batch of 256"),
+    "grown beyond the data": (
+        ["--schedule", "grow", "--grow-to", "20000"],
+        "--grow-to 20000 is more than the 10,000 examples; use at most those",
+    ),
+    "grown and the same steps": (["--schedule", "grow", "--same-steps"], "--same-steps keeps .*; use one of them"),
+    "warm-up into the growth": (
+        ["--schedule", "grow", "--grow-to", "1024", "--epochs", "4", "--warmup", "3"],
+        "a warm-up of 120 steps would go on when the batch grows, after 80; use a shorter one",
+    ),
     "norm across fewer workers than replicas": (
         ["--norm", "sync", "--workers", "2"],
         "needs all 8 replicas inside one forward pass, but 2 workers compute some one after another; use 8 workers",

@@ -1,5 +1,6 @@
 """A training that is hurt while it runs: what is said first, what is left on disk, and that no process is left."""
 
+import io
 import json
 import os
 import signal
@@ -7,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import psutil
@@ -14,7 +16,8 @@ import pytest
 from rich.console import Console
 
 from worldsize.errors import NotFinite
-from worldsize.run.training import start_training
+from worldsize.run.training import show_plan, show_result, start_training
+from worldsize.train.loop import make_plan
 from worldsize.train.settings import Run
 
 LONG = Run(model="mlp", data="generated:512:1x8x8:4", replicas=4, batch_per_replica=4, epochs=100_000, workers=2)
@@ -148,6 +151,54 @@ def test_a_launched_worker_that_is_killed_is_named_first(tmp_path):
         assert story[0] == "worker 1 failed first: killed by SIGKILL"
         assert "worker 0 lost the connection to another, which ended first" in errors
         assert ended(started)
+
+
+# ---- what it says ----------------------------------------------------------------------------------------------------
+
+LARGE = Run(model="mlp", data="generated:4000:1x8x8:10", replicas=8, batch_per_replica=128, epochs=4)
+SAYS = {
+    "same steps": (
+        {"same_steps": True},
+        ["16 epochs of 4 steps", "as many as 4 epochs at a global batch of 256: with fewer steps", "1705.08741"],
+    ),
+    "grow": (
+        {"schedule": "grow", "grow_to": 4000},
+        [
+            "2 epochs of 4 steps of 1,024, then 1 epoch of 2 steps of 3,072 at 0.3 x the rate",
+            "the batch grows: it lowers",
+        ],
+    ),
+    "noise": (
+        {"gradient_noise": 1.5},
+        ["each example's loss times 1 + 1.5 z, z from N(0, 1); 1.73 gives the gradient noise of a global batch of 256"],
+    ),
+    "average": ({"ema": 0.99}, ["averaged weights, decay 0.99"]),
+}
+
+
+@pytest.mark.parametrize("name", SAYS)
+def test_the_plan_tells_what_is_done_for_the_large_batch_and_why(name):
+    asked, says = SAYS[name]
+    shown, without = shown_plan(replace(LARGE, **asked)), shown_plan(LARGE)
+    for words in says:
+        assert words in shown
+        assert words not in without
+
+
+def shown_plan(run: Run) -> str:
+    console = Console(width=200, file=io.StringIO())
+    show_plan(console, make_plan(run, 1).facts(run, 1, "cpu", "gloo"), Path("runs/x"), resume=False)
+    return console.file.getvalue()
+
+
+def test_the_result_of_averaged_weights_tells_both_accuracies_and_hashes():
+    result = {"finished": True, "accuracy": 0.9, "plain_accuracy": 0.8, "loss": 0.3, "plain_loss": 0.4}
+    result |= {"examples_per_s": 10.0, "workers": 2, "weights_sha256": "aa", "ema_sha256": "bb"}
+    console = Console(width=200, file=io.StringIO())
+    show_result(console, result)
+    shown = console.file.getvalue()
+    assert "test accuracy 0.9000 (plain 0.8000), test loss 0.3000, of averaged weights" in shown
+    assert "weights_sha256 aa\nema_sha256 bb\n" in shown
 
 
 # ---- what it computes ------------------------------------------------------------------------------------------------

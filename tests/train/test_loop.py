@@ -39,6 +39,29 @@ def test_what_was_not_asked_for_is_the_recipes():
     assert (plan.epochs, plan.warmup_steps, plan.optimizer) == (2, 0, "adamw")
 
 
+GROWN = replace(
+    RUN, model="cnn", data="generated:236:1x8x8:4", replicas=4, batch_per_replica=3, epochs=4, schedule="grow"
+)
+
+
+def test_the_batch_grows_in_stages_and_the_plan_tells_them():
+    plan = make_plan(replace(GROWN, grow_to=48, warmup=1.0), 1)
+    assert plan.course() == (
+        "2 epochs of 20 steps of 12, then 1 epoch of 5 steps of 48 at 0.4 x the rate, "
+        "then 1 epoch of 5 steps of 48 at 0.04 x the rate"
+    )
+    assert (plan.steps, plan.epochs, plan.warmup_steps) == (50, 4, 20)
+    assert [plan.epoch_at(step) for step in (0, 19, 20, 39, 40, 44, 45, 49, 50)] == [0, 0, 1, 1, 2, 2, 3, 3, 3]
+    assert [plan.of_epoch(place)[0].global_batch for place in range(5)] == [12, 12, 48, 48, 48]
+    assert make_plan(GROWN, 1).stages[-1][0].global_batch == 12, "a tenth of 236 examples is less than twice 12"
+
+
+def test_as_many_steps_as_at_the_reference_batch_are_more_epochs_at_a_larger_one():
+    plan = make_plan(replace(RUN, same_steps=True, reference_batch=4), 1)
+    assert (plan.asked, plan.epochs, plan.steps) == (2, 8, 2 * 64 // 4)
+    assert make_plan(RUN, 1).facts(RUN, 1, "cpu", "gloo")["epochs_asked"] == RUN.epochs
+
+
 @pytest.mark.parametrize(("workers", "backend"), [(1, "none"), (2, "gloo")])
 def test_the_facts_of_a_plan_are_json(workers, backend):
     facts = make_plan(RUN, workers).facts(RUN, workers, "cpu", "gloo")
@@ -52,6 +75,12 @@ def test_the_facts_of_a_plan_are_json(workers, backend):
         ({}, 3, "3 workers cannot share 2 replicas"),
         ({"warmup": 3.0}, 1, "a warm-up of 12 steps does not fit a run of 8"),
         ({"model": "cnn", "data": "generated:65:1x8x8:4", "batch_per_replica": 32}, 1, "batch norm needs at least 2"),
+        ({"schedule": "grow", "grow_to": 65}, 1, "--grow-to 65 is more than the 64 examples; use at most those"),
+        (
+            {"schedule": "grow", "grow_to": 32, "epochs": 4, "warmup": 3.0},
+            1,
+            "a warm-up of 12 steps would go on when the batch grows, after 8; use a shorter one",
+        ),
         ({"seed": -1}, 1, "seed is -1, but must be a whole number from 0"),
     ],
 )
@@ -101,6 +130,43 @@ def test_the_rate_recorded_is_the_one_that_the_step_took(tmp_path):
     rates = [json.loads(line)["rate"] for line in (tmp_path / "steps.jsonl").read_text().splitlines()]
     top = make_plan(run, 1).learning_rate
     assert rates == pytest.approx([top / 4, top / 2, top * 3 / 4, top, top, top, top, top])
+
+
+def test_growing_batches_noise_and_averages_give_one_hash_also_when_interrupted(tmp_path):
+    run = replace(GROWN, grow_to=48, warmup=1.0, dropout=0.2, gradient_noise=0.5, ema=0.9)
+
+    def result(workers: int, folder: str | None = None, stop: int | None = None) -> dict:
+        return run_workers(train_worker, run, folder, stop, tell, workers=workers, limit_s=60)[0]
+
+    def end_of(found: dict) -> dict:
+        names = ("weights_sha256", "buffers_sha256", "ema_sha256", "loss", "accuracy", "plain_loss", "plain_accuracy")
+        return {name: found[name] for name in names}
+
+    alone = result(1)
+    assert alone["examples_per_s"] * alone["train_s"] == pytest.approx(4 * 236, rel=0.05), "each example, each epoch"
+    whole = end_of(alone)
+    assert end_of(result(2)) == whole
+    assert result(3, str(tmp_path), 43)["steps_done"] == 43  # three steps into the third epoch
+    rest = result(2, str(tmp_path))
+    assert end_of(rest) == whole
+    assert (rest["steps_done"], rest["finished"], rest["global_batch_at_end"]) == (50, True, 48)
+    assert whole["weights_sha256"] != whole["ema_sha256"]
+    assert whole["loss"] != whole["plain_loss"]
+    steps = [json.loads(line) for line in (tmp_path / "steps.jsonl").read_text().splitlines()]
+    top = make_plan(run, 1).learning_rate
+    expected = [(1, 12, top * (step + 1) / 20) for step in range(20)] + [(2, 12, top)] * 20
+    expected += [(3, 48, top * 0.4)] * 5 + [(4, 48, top * 0.04)] * 5
+    assert [(step["epoch"], step["global_batch"]) for step in steps] == [each[:2] for each in expected]
+    assert [step["rate"] for step in steps] == pytest.approx([each[2] for each in expected])
+
+
+def test_an_average_changes_no_weight():
+    plain, averaged = (
+        run_workers(train_worker, replace(RUN, ema=ema), None, None, tell, workers=1)[0] for ema in (None, 0.5)
+    )
+    assert plain["weights_sha256"] == averaged["weights_sha256"]
+    assert (plain["loss"], plain["accuracy"]) == (averaged["plain_loss"], averaged["plain_accuracy"])
+    assert "ema_sha256" not in plain
 
 
 def test_a_long_run_records_some_steps_and_the_last(tmp_path):

@@ -26,6 +26,18 @@ FOLDER = Path("runs/first")
         ({"warmup": math.inf}, "--warmup inf cannot be; it must be a finite number"),
         ({"warmup": -1.0}, "--warmup -1.0 cannot be; it must be 0 or more"),
         ({"sync": "horovod"}, "--sync horovod is unknown; there are exact, ddp"),
+        ({"gradient_noise": -1.0}, "--gradient-noise -1.0 cannot be; it must be 0 or more"),
+        ({"ema": 1.0}, "--ema 1.0 cannot be; a decay is above 0 and below 1, such as 0.999"),
+        ({"ema": math.nan}, "--ema nan cannot be; it must be a finite number"),
+        ({"grow_to": 512}, "--grow-to 512 has nothing to grow under --schedule cosine; use grow"),
+        (
+            {"schedule": "grow", "grow_to": 100},
+            "--grow-to 100 is less than the global batch of 256 that the run begins with; name a larger one",
+        ),
+        (
+            {"schedule": "grow", "same_steps": True},
+            "--same-steps keeps the number of steps, which --schedule grow is to lower; use one of them",
+        ),
         ({"precision": "fp8"}, "--precision fp8 is unknown; there are fp32, bf16, fp16"),
     ],
 )
@@ -42,6 +54,12 @@ def test_the_global_batch_is_that_of_all_replicas():
 @pytest.mark.parametrize("run", [Run(), Run(model="mlp", epochs=3, lr=0.1, drop_short=True, backend="gloo")])
 def test_settings_come_back_from_a_record_as_they_were(run):
     assert from_record(json.loads(json.dumps(run.as_json())), {}, FOLDER) == run
+
+
+def test_a_record_of_before_there_were_some_settings_is_resumed_without_them():
+    later = {"same_steps", "grow_to", "gradient_noise", "ema"}
+    kept = {name: value for name, value in Run(model="mlp").as_json().items() if name not in later}
+    assert from_record(kept, {"workers": 2}, FOLDER) == Run(model="mlp", workers=2)
 
 
 def test_what_changes_no_weights_may_be_given_anew():

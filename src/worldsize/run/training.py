@@ -14,8 +14,8 @@ from rich.table import Table
 from worldsize.errors import Failure, Misuse, WorldsizeError
 from worldsize.parallel.place import Place, place_from
 from worldsize.parallel.world import World, pick_backend, pick_device
-from worldsize.plan.noise import in_words
-from worldsize.plan.rates import REASONS
+from worldsize.plan.noise import in_words, sigma_for
+from worldsize.plan.rates import GROWING, LONGER, REASONS
 from worldsize.run import pool
 from worldsize.run.failures import lost_peer
 from worldsize.run.machine import places_for_workers
@@ -126,17 +126,36 @@ def show_plan(console: Console, facts: dict[str, Any], out: Path, resume: bool) 
         "data": f"{facts['data']}, {facts['train_examples']:,} to train on, from {facts['source']}",
         "workers": f"{facts['workers']} ({facts['device']}, {facts['backend']})",
         "replicas": f"{facts['replicas']} of {facts['batch_per_replica']}: global batch {facts['global_batch']:,}",
-        "steps": f"{facts['epochs']} epochs of {facts['steps_per_epoch']:,} steps",
+        "steps": facts["course"],
         "learning rate": f"{facts['learning_rate']:g} ({facts['rule']}), {facts['optimizer']}, {facts['schedule']}",
+        "gradient noise": _noise_in_words(facts),
+        "evaluation": f"averaged weights, decay {facts['ema']:g}" if facts["ema"] else "",
         "sync": f"{facts['sync']}, {facts['bytes_relative_to_ring']:.2f} x the bytes of a ring",
         "run": f"{out}{' (resumed)' if resume else ''}",
     }
     rule = facts["rule"].partition(":")[0]
     if rule in REASONS and facts["global_batch"] != facts["reference_batch"]:
         rows["learning rate"] += f"\n{rule} rule: {REASONS[rule]}"
+    if facts["epochs"] != facts["epochs_asked"]:
+        rows["steps"] += (
+            f"\nas many as {facts['epochs_asked']} epochs at a global batch of {facts['reference_batch']:,}: {LONGER}"
+        )
+    if facts["global_batch_at_end"] != facts["global_batch"]:
+        rows["steps"] += f"\nthe batch grows: {GROWING}"
     for name, text in rows.items():
-        table.add_row(f"[dim]{name}[/dim]", text)
+        if text:
+            table.add_row(f"[dim]{name}[/dim]", text)
     console.print(table)
+
+
+def _noise_in_words(facts: dict[str, Any]) -> str:
+    if not facts["gradient_noise"]:
+        return ""
+    text = f"each example's loss times 1 + {facts['gradient_noise']:g} z, z from N(0, 1)"
+    if facts["global_batch"] <= facts["reference_batch"]:
+        return text
+    sigma = sigma_for(facts["global_batch"], facts["reference_batch"])
+    return f"{text}; {sigma:.3g} gives the gradient noise of a global batch of {facts['reference_batch']:,}"
 
 
 def show_result(console: Console, result: dict[str, Any]) -> None:
@@ -146,13 +165,22 @@ def show_result(console: Console, result: dict[str, Any]) -> None:
             f"stopped after step {result['steps_done']} of {result['steps']}; "
             f"go on with: worldsize train --resume {result['run']}"
         )
-    score = f"test accuracy {result['accuracy']:.4f}, " if "accuracy" in result else ""
     if "loss" in result:
-        console.print(f"{score}test loss {result['loss']:.4f}")
+        averaged = ", of averaged weights" if "plain_loss" in result else ""
+        console.print(f"{_score(result)}test loss {result['loss']:.4f}{averaged}")
     if "noise_scale" in result:
-        console.print(f"noise scale {in_words(result['noise_scale'], result['global_batch'])}", soft_wrap=True)
+        console.print(f"noise scale {in_words(result['noise_scale'], result['global_batch_at_end'])}", soft_wrap=True)
     console.print(f"{result['examples_per_s']:,.0f} examples/s on {result['workers']} workers")
-    console.print(f"weights_sha256 {result['weights_sha256']}", soft_wrap=True)
+    for name in ("weights_sha256", "ema_sha256"):
+        if name in result:
+            console.print(f"{name} {result[name]}", soft_wrap=True)
+
+
+def _score(measures: dict[str, Any]) -> str:
+    if "accuracy" not in measures:
+        return ""
+    plain = f" (plain {measures['plain_accuracy']:.4f})" if "plain_accuracy" in measures else ""
+    return f"test accuracy {measures['accuracy']:.4f}{plain}, "
 
 
 def _check_folder(out: Path) -> None:
@@ -231,7 +259,7 @@ class _Display:
 
     def receive(self, worker: int, message: dict[str, Any]) -> None:
         if message["kind"] == "step":
-            epoch = min((message["step"] - 1) // self.plan.epoch.steps + 1, self.plan.epochs)
+            epoch = self.plan.epoch_at(message["step"] - 1) + 1
             known: dict[str, Any] = {"loss": f"{message['loss']:.4f}"} if "loss" in message else {}
             speed = f"{message['examples_per_s']:,.0f}"
             self.progress.update(self.task, completed=message["step"], epoch=epoch, speed=speed, **known)
@@ -239,7 +267,7 @@ class _Display:
         elif message["kind"] == "evaluated":
             score = f"{message['accuracy']:.4f}" if "accuracy" in message else "-"
             self.progress.update(self.task, accuracy=score)
-            words = f"test accuracy {score}, " if score != "-" else ""
+            words = _score(message)
             if "noise_scale" in message:
                 words += f"noise scale {message['noise_scale']:,.0f} examples, "
             epochs = f"epoch {message['epoch']}/{self.plan.epochs}"

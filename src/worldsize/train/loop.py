@@ -4,7 +4,7 @@ import math
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +12,11 @@ import torch
 from torch import nn
 from torch.optim.lr_scheduler import LambdaLR
 
-from worldsize.errors import NotFinite
+from worldsize.errors import Misuse, NotFinite
 from worldsize.parallel import ground, norm
 from worldsize.parallel.world import World, join_world
 from worldsize.plan import rates, tree
+from worldsize.plan.rates import Stage
 from worldsize.plan.shards import Epoch
 from worldsize.train import data, models, optimizers
 from worldsize.train.checkpoint import newest
@@ -37,8 +38,8 @@ class Plan:
     """What a run will do, worked out before any worker starts."""
 
     sets: Sets
-    epoch: Epoch
-    epochs: int
+    stages: list[tuple[Epoch, Stage]]  # what an epoch is like, and for how many epochs
+    asked: int  # epochs, before --same-steps
     optimizer: str
     rate: float  # at the reference batch
     reference_batch: int
@@ -48,8 +49,44 @@ class Plan:
     parameters: int
 
     @property
+    def epochs(self) -> int:
+        return sum(stage.epochs for _, stage in self.stages)
+
+    @property
     def steps(self) -> int:
-        return self.epoch.steps * self.epochs
+        return sum(epoch.steps * stage.epochs for epoch, stage in self.stages)
+
+    @property
+    def epoch(self) -> Epoch:
+        """What the first epoch is like; all others too, unless the batch grows."""
+        return self.stages[0][0]
+
+    def of_epoch(self, place: int) -> tuple[Epoch, Stage]:
+        """What this epoch is like, from 0."""
+        for epoch, stage in self.stages:
+            if place < stage.epochs:
+                return epoch, stage
+            place -= stage.epochs
+        return self.stages[-1]
+
+    def epoch_at(self, step: int) -> int:
+        """The epoch, from 0, in which this step lies, from 0."""
+        before = 0
+        for epoch, stage in self.stages:
+            if step < epoch.steps * stage.epochs:
+                return before + step // epoch.steps
+            step, before = step - epoch.steps * stage.epochs, before + stage.epochs
+        return self.epochs - 1
+
+    def course(self) -> str:
+        """Epochs and steps in words."""
+        parts = []
+        for epoch, stage in self.stages:
+            text = f"{stage.epochs} epoch{'s' * (stage.epochs > 1)} of {epoch.steps:,} steps"
+            if len(self.stages) > 1:
+                text += f" of {epoch.global_batch:,}"
+            parts.append(text + (f" at {stage.rate:.3g} x the rate" if stage.rate < 1 else ""))
+        return ", then ".join(parts)
 
     def facts(self, run: Run, world_size: int, device: str, backend: str) -> dict[str, Any]:
         """The plan for people and records."""
@@ -58,13 +95,18 @@ class Plan:
             "replicas": run.replicas,
             "batch_per_replica": run.batch_per_replica,
             "global_batch": run.global_batch,
+            "global_batch_at_end": self.stages[-1][0].global_batch,
             "steps_per_epoch": self.epoch.steps,
             "epochs": self.epochs,
+            "epochs_asked": self.asked,
             "steps": self.steps,
+            "course": self.course(),
             "learning_rate": self.learning_rate,
             "rule": self.rule_in_words(run),
             "reference_batch": self.reference_batch,
             "schedule": f"{run.schedule}, {self.warmup_steps} steps of warm-up",
+            "gradient_noise": run.gradient_noise,
+            "ema": run.ema,
             "optimizer": self.optimizer,
             "model": run.model,
             "parameters": self.parameters,
@@ -95,31 +137,54 @@ def make_plan(run: Run, workers: int) -> Plan:
     )
     with torch.device("meta"):
         model = _build(run, sets)
-    epoch = job_settings(run, None).check_shards(
-        len(sets.train),
-        batch_norm=models.has_batch_norm(model),
-        workers=workers,
-        together=norm.crosses_workers(model),
-    )
+    asked = run.epochs or recipe.epochs
+    reference_batch = run.reference_batch or recipe.reference_batch
+    stages = []
+    for stage in _stages(run, asked, reference_batch, len(sets.train)):
+        settings = replace(job_settings(run, None), batch_per_replica=run.batch_per_replica * stage.batch)
+        epoch = settings.check_shards(
+            len(sets.train),
+            batch_norm=models.has_batch_norm(model),
+            workers=workers,
+            together=norm.crosses_workers(model),
+        )
+        stages.append((epoch, stage))
     optimizer = run.optimizer or recipe.optimizer
     same_kind = optimizer == recipe.optimizer
     rate = run.lr or (recipe.rate if same_kind else optimizers.KINDS[optimizer].rate)
-    reference_batch = run.reference_batch or recipe.reference_batch
     rule: Any = run.lr_rule or optimizers.KINDS[optimizer].rule
     plan = Plan(
         sets=sets,
-        epoch=epoch,
-        epochs=run.epochs or recipe.epochs,
+        stages=stages,
+        asked=asked,
         optimizer=optimizer,
         rate=rate,
         reference_batch=reference_batch,
         rule=rule,
         learning_rate=rates.scaled_rate(rate, rule, run.global_batch, reference_batch),
-        warmup_steps=round((recipe.warmup_epochs if run.warmup is None else run.warmup) * epoch.steps),
+        warmup_steps=round((recipe.warmup_epochs if run.warmup is None else run.warmup) * stages[0][0].steps),
         parameters=models.parameters_of(model),
     )
     _factor(run, plan)  # refuses a warm-up that does not fit
     return plan
+
+
+def _stages(run: Run, epochs: int, reference_batch: int, examples: int) -> list[Stage]:
+    """How the epochs follow one another, whose number may grow with --same-steps, their batch with --schedule grow."""
+    if run.same_steps:
+        epochs = rates.same_steps(
+            epochs,
+            examples=examples,
+            global_batch=run.global_batch,
+            reference_batch=reference_batch,
+            keep_short=not run.drop_short,
+        )
+    if run.schedule != "grow":
+        return [Stage(epochs, 1, 1.0)]
+    if run.grow_to is not None and run.grow_to > examples:
+        raise Misuse(f"--grow-to {run.grow_to} is more than the {examples:,} examples; use at most those")
+    most = max(1, (run.grow_to or examples // 10) // run.global_batch)
+    return rates.stages(epochs, most=most)
 
 
 def job_settings(run: Run, save_to: Path | None) -> Settings:
@@ -133,6 +198,7 @@ def job_settings(run: Run, save_to: Path | None) -> Settings:
         save_to=save_to,
         save_every=run.save_every if save_to is not None else None,
         bucket_mb=run.bucket_mb,
+        ema=run.ema,
     )
 
 
@@ -181,8 +247,10 @@ class _Work:
         scheduler = LambdaLR(self.optimizer, self.factor)
         settings = job_settings(run, saves)
         self.job = Job(world, settings, self.model, self.optimizer, scheduler, scaler, after_step=self.after_step)
-        self.meter = NoiseMeter(self.job, every=min(10, plan.epoch.steps)) if run.noise_scale else None
-        self.loss = models.loss_of(plan.sets, callable_model)
+        self.meter = (
+            NoiseMeter(self.job, every=min(10, *(epoch.steps for epoch, _ in plan.stages))) if run.noise_scale else None
+        )
+        self.loss = models.loss_of(plan.sets, callable_model, run.gradient_noise)
         self.measures = models.measures_of(plan.sets, self.model)
         self.last: dict[str, Any] = {}
         self.every = -(-plan.steps // MOST_RECORDS)
@@ -198,18 +266,28 @@ class _Work:
         count = models.count_of(self.plan.sets)
         for epoch in self.job.epochs(self.plan.epochs):
             self.since = time.perf_counter()
-            for x, y in self.job.batches(train_set, count=count):
+            batch = self.plan.of_epoch(epoch)[0].batch_per_replica
+            for x, y in self.job.batches(train_set, count=count, batch_per_replica=batch):
                 with self.autocast():
                     loss = self.loss(x, y)
                 self.job.backward(loss)
-            self.last = self.job.evaluate(self.measures, test_set) | self.noise()
+            self.last = self.evaluate(train_set, test_set) | self.noise()
             self.event("evaluated", epoch=epoch + 1, step=self.job.position.steps_done, **self.last)
             if self.world.worker == 0:
                 self.tell({"kind": "evaluated", "epoch": epoch + 1, "time_s": self.elapsed(), **self.last})
         if not self.last:  # resumed when all was done
-            self.last = self.job.evaluate(self.measures, test_set)
+            self.last = self.evaluate(train_set, test_set)
         if not math.isfinite(self.last["loss"]):
             raise NotFinite(f"the test loss is {self.last['loss']} at the end; a smaller learning rate may help")
+
+    def evaluate(self, train_set: data.InMemory, test_set: data.InMemory) -> dict[str, float]:
+        """The measures, of the averaged weights where there are any, and then of the plain ones too."""
+        plain = self.job.evaluate(self.measures, test_set)
+        if self.job.ema is None:
+            return plain
+        with self.job.ema.applied():
+            averaged = self.job.evaluate(self.measures, test_set, norms_from=train_set)
+        return averaged | {f"plain_{name}": value for name, value in plain.items()}
 
     def noise(self) -> dict[str, float]:
         """The noise scale of this epoch and its interval, where it is measured."""
@@ -230,7 +308,7 @@ class _Work:
         self.train_s += now - self.since
         self.since = now
         done = job.position.steps_done
-        self.trained += self.plan.epoch.size(job.position.step - 1)
+        self.trained += self.plan.of_epoch(job.position.epoch)[0].size(job.position.step - 1)
         if done % self.every == 0 or done == self.plan.steps:
             self.record(done, job.mean_loss())
         elif self.world.worker == 0 and now - self.told > TELL_EVERY_S:
@@ -247,9 +325,15 @@ class _Work:
         self.recorded_at = (self.train_s, self.trained)
         if self.records is not None:
             rate = self.plan.learning_rate * self.factor(done - 1)  # of this step; the scheduler has gone on
-            epoch = self.job.position.epoch + 1
+            epoch = self.job.position.epoch
             self.records.step(
-                step=done, epoch=epoch, time_s=self.elapsed(), loss=loss, rate=rate, examples_per_s=round(speed, 1)
+                step=done,
+                epoch=epoch + 1,
+                time_s=self.elapsed(),
+                loss=loss,
+                rate=rate,
+                global_batch=self.plan.of_epoch(epoch)[0].global_batch,
+                examples_per_s=round(speed, 1),
             )
         self.show(done, loss=loss)
 
@@ -286,5 +370,13 @@ def _build(run: Run, sets: Sets) -> nn.Module:
 
 
 def _factor(run: Run, plan: Plan) -> Callable[[int], float]:
-    shape: Any = run.schedule  # Run checks it
-    return rates.schedule(plan.steps, shape=shape, warmup_steps=plan.warmup_steps, warmup_from=run.warmup_from)
+    shape: Any = "constant" if run.schedule == "grow" else run.schedule  # Run checks it
+    first = plan.epoch.steps * plan.stages[0][1].epochs
+    if len(plan.stages) > 1 and plan.warmup_steps > first:
+        raise Misuse(
+            f"a warm-up of {plan.warmup_steps} steps would go on when the batch grows, after {first}; use a shorter one"
+        )
+    factor = rates.schedule(plan.steps, shape=shape, warmup_steps=plan.warmup_steps, warmup_from=run.warmup_from)
+    if len(plan.stages) == 1:
+        return factor
+    return lambda step: factor(step) * plan.of_epoch(plan.epoch_at(step))[1].rate

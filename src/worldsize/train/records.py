@@ -1,7 +1,7 @@
 """What a run leaves on disk: one folder, one format, read by reports, comparisons and the workshop.
 
 run.json      what was asked for, with which versions, on what machine; written once
-steps.jsonl   a line for every few steps: step, epoch, time_s, loss, rate, examples_per_s
+steps.jsonl   a line for every few steps: step, epoch, time_s, loss, rate, global_batch, examples_per_s
 events.jsonl  a line for every evaluation, checkpoint, resumption, end
 result.json   what came of it; missing while the run goes on, or when it failed
 checkpoints/  step-NNNNNNNN, see checkpoint.py

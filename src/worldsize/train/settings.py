@@ -20,6 +20,9 @@ class Run:
     model: str = option("cnn", "which model (--list shows all)")
     data: str = option("fashion-10k", "which data set (--list shows all)")
     epochs: int | None = option(None, "how often to go through the data; the model's recipe unless set", type=int)
+    same_steps: bool = option(
+        False, "as many more epochs as it takes to do the steps of the reference batch", action="store_true"
+    )
     workers: int | None = option(
         None, "processes, each on a device or core of its own; all there are unless set", type=int
     )
@@ -40,13 +43,26 @@ class Run:
         "how the rate follows the global batch: linear (sgd and lars unless set), sqrt (the others unless set), none",
         choices=["linear", "sqrt", "none"],
     )
-    schedule: str = option("cosine", "the rate after the warm-up", choices=["constant", "cosine", "step"])
+    schedule: str = option(
+        "cosine",
+        "the rate after the warm-up; grow: where step divides the rate by ten, the batch grows tenfold instead",
+        choices=["constant", "cosine", "step", "grow"],
+    )
+    grow_to: int | None = option(
+        None, "largest global batch of --schedule grow; a tenth of the examples unless set", type=int
+    )
     warmup: float | None = option(
         None, "epochs over which the rate rises, step by step; the recipe's unless set", type=float, metavar="EPOCHS"
     )
     warmup_from: float = option(0.0, "share of the rate from which the warm-up rises", type=float)
     weight_decay: float = option(0.0, "decay of the weights; norms and biases are not decayed", type=float)
     clip_norm: float | None = option(None, "clip gradients at this global norm", type=float)
+    gradient_noise: float | None = option(
+        None, "weigh each example's loss by 1 + SIGMA z, z from N(0, 1)", type=float, metavar="SIGMA"
+    )
+    ema: float | None = option(
+        None, "evaluate a moving average of the weights with this decay", type=float, metavar="DECAY"
+    )
     norm: str = option(
         "batch",
         "batch norm over a replica's batch, over all workers together (sync), or over parts of a batch (ghost)",
@@ -78,6 +94,7 @@ class Run:
             "reference_batch",
             "save_every",
             "ghost_batch",
+            "grow_to",
         ):
             value = getattr(self, name)
             if value is not None and value < 1:
@@ -86,7 +103,7 @@ class Run:
             value = getattr(self, name)
             if value is not None and not value > 0:
                 raise Misuse(f"--{name.replace('_', '-')} {value} cannot be; it must be above 0")
-        for name in ("warmup", "warmup_from", "weight_decay"):
+        for name in ("warmup", "warmup_from", "weight_decay", "gradient_noise"):
             if (getattr(self, name) or 0) < 0:
                 raise Misuse(f"--{name.replace('_', '-')} {getattr(self, name)} cannot be; it must be 0 or more")
         for each in fields(self):
@@ -95,6 +112,17 @@ class Run:
                 raise Misuse(f"--{each.name.replace('_', '-')} {value} cannot be; it must be a finite number")
         for name in ("sync", "optimizer", "lr_rule", "schedule", "precision", "device", "backend", "norm"):
             self._check_choice(name)
+        if self.ema is not None and not 0 < self.ema < 1:
+            raise Misuse(f"--ema {self.ema} cannot be; a decay is above 0 and below 1, such as 0.999")
+        if self.grow_to is not None and self.schedule != "grow":
+            raise Misuse(f"--grow-to {self.grow_to} has nothing to grow under --schedule {self.schedule}; use grow")
+        if self.grow_to is not None and self.grow_to < self.global_batch:
+            raise Misuse(
+                f"--grow-to {self.grow_to} is less than the global batch of {self.global_batch} that the run begins "
+                "with; name a larger one"
+            )
+        if self.same_steps and self.schedule == "grow":
+            raise Misuse("--same-steps keeps the number of steps, which --schedule grow is to lower; use one of them")
         if self.noise_scale and (self.sync != "exact" or self.replicas < 2):
             raise Misuse(
                 f"--noise-scale compares the gradients of single replicas, which {self.replicas} under sync "
