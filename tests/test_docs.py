@@ -10,7 +10,14 @@ import pytest
 
 from worldsize.cli import build_parser
 
-PAGES = ["README.md", "CONTRIBUTING.md", "docs/design.md", "docs/loop.md", "docs/decisions/README.md"]
+PAGES = [
+    "README.md",
+    "CONTRIBUTING.md",
+    "docs/design.md",
+    "docs/loop.md",
+    "docs/accuracy.md",
+    "docs/decisions/README.md",
+]
 
 
 @pytest.mark.parametrize("page", PAGES)
@@ -66,3 +73,10 @@ def test_the_python_of_the_loop_page_runs_as_it_stands_on_one_and_two_workers(re
         said.append(done.stdout)
     assert len(said[0].splitlines()) == 3
     assert said[0] == said[1]
+
+
+def test_the_python_of_the_page_on_accuracy_runs_as_it_stands(repository: Path, capsys: pytest.CaptureFixture):
+    blocks = re.findall(r"```python\n(.*?)```", (repository / "docs" / "accuracy.md").read_text(), re.DOTALL)
+    assert len(blocks) >= 8
+    exec(compile("\n".join(blocks), "accuracy.md", "exec"), {"__name__": "accuracy"})
+    assert len(capsys.readouterr().out.splitlines()) == 3

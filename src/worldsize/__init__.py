@@ -12,7 +12,11 @@ _HOME = {
     "join": "worldsize.train.job",
     "Job": "worldsize.train.job",
     "scaled_rate": "worldsize.plan.rates",
+    "same_steps": "worldsize.plan.rates",
+    "growth": "worldsize.plan.rates",
     "schedule": "worldsize.plan.rates",
+    "groups": "worldsize.train.optimizers",
+    "noisy_mean": "worldsize.train.noise",
     "weights_sha256": "worldsize.plan.digest",
     "buffers_sha256": "worldsize.plan.digest",
     "WorldsizeError": "worldsize.errors",
@@ -20,7 +24,7 @@ _HOME = {
     "Failure": "worldsize.errors",
 }
 __all__ = ["Failure", "Job", "Misuse", "WorldsizeError", "__version__", "buffers_sha256", "join", "scaled_rate"]
-__all__ += ["schedule", "weights_sha256"]
+__all__ += ["groups", "growth", "noisy_mean", "same_steps", "schedule", "weights_sha256"]
 
 
 def __getattr__(name: str) -> Any:
