@@ -12,7 +12,7 @@ from worldsize.train.noise import noisy_mean
 
 DIMENSIONS, SIGNAL, DEVIATION = 20, 1.0, 1.5
 NOISE_SCALE = DEVIATION**2 / SIGNAL**2  # small, so that the square of the mean gradient shows in the variance
-TURNS = 4000
+TURNS = 2000
 
 
 def gradients(batch: int, sigma: float) -> Tensor:

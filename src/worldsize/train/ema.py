@@ -11,6 +11,7 @@ from worldsize.errors import Misuse, ResumeError
 from worldsize.plan import digest
 
 
+# Not torch's AveragedModel: it averages float16 in float16, and copies the module with everything that hangs on it.
 class EMA:
     """The average of the weights, `job.ema`, of a job that was joined with `ema=DECAY`.
 
