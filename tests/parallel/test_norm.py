@@ -97,6 +97,17 @@ def test_a_run_with_norms_across_workers_repeats_bit_for_bit():
     assert trained(4, "sync") == trained(4, "sync") != trained(4, "batch")
 
 
+def test_under_autocast_statistics_have_the_precision_of_the_weights():
+    model, (x, _) = convert(norms.layer(), "sync"), norms.examples(8)
+    with torch.autocast("cpu", torch.bfloat16):
+        out = model(x.bfloat16())
+    assert out.dtype == torch.bfloat16
+    exact = x.bfloat16().float().mean((0, 2, 3))
+    assert torch.allclose(model[0].running_mean, 0.1 * exact, rtol=1e-6)
+    out.float().square().sum().backward()
+    assert model[0].weight.grad.dtype == torch.float32
+
+
 def test_a_job_refuses_to_compute_replicas_one_after_another():
     model = convert(norms.net(), "sync")
     optimizer = torch.optim.SGD(model.parameters(), 0.1)

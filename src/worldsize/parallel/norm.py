@@ -58,14 +58,15 @@ class _Normalise(torch.autograd.Function):
         ctx: Any, x: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float
     ) -> tuple[Tensor, Tensor, Tensor, float]:
         across = [dim for dim in range(x.dim()) if dim != 1]
-        variance, mean = torch.var_mean(x, across, correction=0)
+        kind = x.dtype if weight is None else weight.dtype  # under autocast, layers keep the precision of their weights
+        variance, mean = torch.var_mean(x.to(kind), across, correction=0)
         count = torch.full_like(mean, x.numel() / x.shape[1])
         counts, means, variances = _gather(torch.stack([count, mean, variance])).unbind(1)
         total = counts.sum(0)
         mean = (counts * means).sum(0) / total
         # Each worker's own variance, and how far its mean is off: no difference of large squares.
         variance = (counts * (variances + (means - mean).square())).sum(0) / total
-        mean, variance = mean.to(x.dtype), variance.to(x.dtype)
+        mean, variance = mean.to(kind), variance.to(kind)
         ctx.save_for_backward(x, weight, mean, (variance + eps).rsqrt())
         ctx.total = total[0].item()
         ctx.mark_non_differentiable(mean, variance)
@@ -79,11 +80,11 @@ class _Normalise(torch.autograd.Function):
         shape = [-1 if dim == 1 else 1 for dim in range(x.dim())]
         unit = (x - mean.view(shape)) * scale.view(shape)
         shift, gain = change.sum(across), (change * unit).sum(across)
-        mean_shift, mean_gain = (_gather(torch.stack([shift, gain])).sum(0) / ctx.total).to(x.dtype).unbind()
+        mean_shift, mean_gain = (_gather(torch.stack([shift, gain])).sum(0) / ctx.total).to(mean.dtype).unbind()
         back = (change - mean_shift.view(shape) - unit * mean_gain.view(shape)) * scale.view(shape)
         if weight is None:
-            return back, None, None, None
-        return back * weight.view(shape), gain, shift, None
+            return back.to(x.dtype), None, None, None
+        return (back * weight.view(shape)).to(x.dtype), gain, shift, None
 
 
 def _gather(row: Tensor) -> Tensor:
