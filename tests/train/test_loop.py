@@ -39,6 +39,20 @@ def test_what_was_not_asked_for_is_the_recipes():
     assert (plan.epochs, plan.warmup_steps, plan.optimizer) == (2, 0, "adamw")
 
 
+@pytest.mark.parametrize(
+    ("asked", "workers", "lockstep"),
+    [
+        ({"norm": "batch"}, 1, False),
+        ({"norm": "sync"}, 1, True),
+        ({"norm": "sync"}, 2, False),
+        ({"norm": "sync", "data": "generated:65:1x8x8:4"}, 2, True),
+        ({"norm": "sync", "sync": "ddp"}, 2, False),
+    ],
+)
+def test_replicas_run_in_lockstep_where_they_need_each_other_and_have_no_worker_each(asked, workers, lockstep):
+    assert make_plan(replace(RUN, model="cnn", device="cpu", **asked), workers).lockstep == lockstep
+
+
 @pytest.mark.parametrize(("workers", "backend"), [(1, "none"), (2, "gloo")])
 def test_the_facts_of_a_plan_are_json(workers, backend):
     facts = make_plan(RUN, workers).facts(RUN, workers, "cpu", "gloo")

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.optim.lr_scheduler import LambdaLR
 
 from worldsize.errors import NotFinite
@@ -46,6 +46,7 @@ class Plan:
     learning_rate: float
     warmup_steps: int
     parameters: int
+    lockstep: bool  # are replicas of one worker to be inside one forward pass
 
     @property
     def steps(self) -> int:
@@ -95,12 +96,7 @@ def make_plan(run: Run, workers: int) -> Plan:
     )
     with torch.device("meta"):
         model = _build(run, sets)
-    epoch = job_settings(run, None).check_shards(
-        len(sets.train),
-        batch_norm=models.has_batch_norm(model),
-        workers=workers,
-        together=norm.crosses_workers(model),
-    )
+    epoch, lockstep = _epoch(run, model, len(sets.train), workers)
     optimizer = run.optimizer or recipe.optimizer
     same_kind = optimizer == recipe.optimizer
     rate = run.lr or (recipe.rate if same_kind else optimizers.KINDS[optimizer].rate)
@@ -117,9 +113,26 @@ def make_plan(run: Run, workers: int) -> Plan:
         learning_rate=rates.scaled_rate(rate, rule, run.global_batch, reference_batch),
         warmup_steps=round((recipe.warmup_epochs if run.warmup is None else run.warmup) * epoch.steps),
         parameters=models.parameters_of(model),
+        lockstep=lockstep,
     )
     _factor(run, plan)  # refuses a warm-up that does not fit
     return plan
+
+
+def _epoch(run: Run, model: nn.Module, examples: int, workers: int) -> tuple[Epoch, bool]:
+    """An epoch of this run, and whether its replicas have to run in lockstep."""
+    settings, together = job_settings(run, None), norm.crosses_workers(model)
+    epoch = settings.check_shards(
+        examples,
+        batch_norm=models.has_batch_norm(model),
+        workers=workers,
+        together=together and run.sync == "ddp",
+    )
+    lockstep = together and min(workers, epoch.active(epoch.steps - 1)) < run.replicas and run.sync == "exact"
+    if lockstep:
+        device = run.device or ("cuda" if torch.cuda.is_available() else "cpu")
+        settings.check_lockstep(workers, device)
+    return epoch, lockstep
 
 
 def job_settings(run: Run, save_to: Path | None) -> Settings:
@@ -198,10 +211,11 @@ class _Work:
         count = models.count_of(self.plan.sets)
         for epoch in self.job.epochs(self.plan.epochs):
             self.since = time.perf_counter()
-            for x, y in self.job.batches(train_set, count=count):
-                with self.autocast():
-                    loss = self.loss(x, y)
-                self.job.backward(loss)
+            if self.plan.lockstep:
+                self.job.lockstep(self.loss_of, train_set, count=count)
+            else:
+                for x, y in self.job.batches(train_set, count=count):
+                    self.job.backward(self.loss_of(x, y))
             self.last = self.job.evaluate(self.measures, test_set) | self.noise()
             self.event("evaluated", epoch=epoch + 1, step=self.job.position.steps_done, **self.last)
             if self.world.worker == 0:
@@ -210,6 +224,10 @@ class _Work:
             self.last = self.job.evaluate(self.measures, test_set)
         if not math.isfinite(self.last["loss"]):
             raise NotFinite(f"the test loss is {self.last['loss']} at the end; a smaller learning rate may help")
+
+    def loss_of(self, x: Tensor, y: Tensor) -> Tensor:
+        with self.autocast():
+            return self.loss(x, y)
 
     def noise(self) -> dict[str, float]:
         """The noise scale of this epoch and its interval, where it is measured."""
