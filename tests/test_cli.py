@@ -70,13 +70,13 @@ MISUSES = {
         ["--schedule", "grow", "--grow-to", "1024", "--epochs", "4", "--warmup", "3"],
         "a warm-up of 120 steps would go on when the batch grows, after 80; use a shorter one",
     ),
-    "norm across fewer workers than replicas": (
-        ["--norm", "sync", "--workers", "2"],
-        "needs all 8 replicas inside one forward pass, but 2 workers compute some one after another; use 8 workers",
+    "norm across fewer workers than replicas under ddp": (
+        ["--norm", "sync", "--sync", "ddp", "--workers", "2"],
+        "needs all 8 replicas inside one forward pass, but 2 workers .* one after another; use sync 'exact', 8 workers",
     ),
-    "norm across a worker without examples": (
-        ["--norm", "sync", "--workers", "8", "--data", "generated:258:1x8x8:4", "--batch-per-replica", "4"],
-        "the last step has examples for 2 of 8 replicas, and batch norm across workers would wait",
+    "norm across a worker without examples under ddp": (
+        ["--norm", "sync", "--sync", "ddp", "--workers", "8", "--data", "generated:258:1x8x8:4"],
+        "the last step has examples for 2 of 8 replicas, and batch norm across workers would wait.*; use sync 'exact'",
     ),
     "ghost too small": (["--norm", "ghost", "--ghost-batch", "1"], "a ghost batch of 1 has no spread"),
     "resume and out": (["--resume", "a", "--out", "b"], "--resume a goes on in its own folder; leave --out out"),

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 import torch.nn.functional as F
-from parallel.worlds import one_gradient
+from parallel.worlds import held_or_not, one_gradient
 from proof import write_table
 from train.jobs import Case, one_result, train, train_all
 
@@ -178,3 +178,9 @@ def test_examples_that_count_nothing_are_left_out():
     for name in expected.keys() - {"loss"}:
         torch.testing.assert_close(torch.from_numpy(found[0][name]), expected[name], rtol=1e-10, atol=1e-14)
         assert all((found[0][name] == other[name]).all() for other in found)
+
+
+def test_gradients_that_are_held_and_pushed_later_give_the_same_bits():
+    found = held_or_not(held=True)
+    assert found == held_or_not(held=False)
+    assert [name for name, gradient in found.items() if gradient is None] == ["never.weight", "never.bias"]

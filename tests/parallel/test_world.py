@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 import torch.distributed as dist
+from parallel import worlds
 from run import crews
 
 from worldsize.errors import Misuse
@@ -55,6 +56,12 @@ def test_no_thread_of_a_world_that_was_left_is_there_when_python_ends(tmp_path):
 def test_a_group_that_the_program_made_is_used_and_left_alone(tmp_path):
     found = run_workers(crews.own_group, str(tmp_path / "own"), workers=2, limit_s=crews.WAIT_S)
     assert found == [(False, "gloo", True)] * 2
+
+
+@pytest.mark.parametrize(("active", "workers"), [(5, 3), (4, 3), (3, 2), (1, 1)])
+def test_rows_are_gathered_in_replica_order_from_the_workers_that_have_some(active, workers):
+    found = run_workers(worlds.rows, 5, active, workers=3, limit_s=crews.WAIT_S)
+    assert found == [[[float(replica)] * 2 for replica in range(active)]] * workers + [None] * (3 - workers)
 
 
 # ---- devices ---------------------------------------------------------------------------------------------------------

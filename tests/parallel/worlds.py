@@ -13,6 +13,7 @@ from train.jobs import Case, build, data_of, join
 
 import worldsize
 from worldsize.parallel.bucket import Bucket
+from worldsize.parallel.exact import ExactSync
 from worldsize.parallel.transport import Transport, transport_for
 from worldsize.parallel.world import World, join_world
 from worldsize.plan import tree
@@ -181,3 +182,42 @@ def low_precision_sum(replicas: int) -> dict[str, Tensor]:
         job.backward(model(row).float().sum())
     assert model.weight.grad is not None
     return {"grad": plain(model.weight.grad.float()), "x": plain(x.float())}
+
+
+# ---- rows and held gradients -----------------------------------------------------------------------------------------
+
+
+def rows(replicas: int, active: int) -> list[list[float]] | None:
+    """A row of each of the first replicas, where this worker has one of them; gathered twice through one group."""
+    world = join_world(device="cpu")
+    mine = [float(replica) for replica in tree.block(replicas, world.size, world.worker) if replica < active]
+    found = None
+    for _ in range(2):
+        group = world.holding(replicas, active)
+        if mine:
+            row = torch.tensor(mine).unsqueeze(1).expand(-1, 2)
+            found = world.gather_rows(row, replicas, active=active, group=group).tolist()
+    return found
+
+
+def held_or_not(held: bool) -> dict[str, list[float] | None]:
+    """Two replicas' gradients, one of which lacks some: each pushed in its backward pass, or both held before."""
+    world = join_world(device="cpu")
+    torch.manual_seed(0)
+    model = nn.ModuleDict({name: nn.Linear(4, 4) for name in ("both", "one", "never")})
+    model["both"].weight = model["one"].weight  # tied
+    sync = ExactSync(model, world, 2, bucket_mb=1e-4)
+    x = torch.randn(3, 4)
+    losses = [model["both"](x).square().mean(), model["both"](model["one"](x)).square().mean()]
+    sync.begin(2)
+    if held:
+        for replica, gradients in enumerate([sync.hold(loss) for loss in losses]):
+            assert all(parameter.grad is None for parameter in model.parameters())
+            sync.push(gradients, replica, last=replica == 1)
+    else:
+        for replica, loss in enumerate(losses):
+            sync.backward(loss, replica, last=replica == 1)
+    sync.finish()
+    sync.close()
+    world.leave()
+    return {name: None if p.grad is None else p.grad.flatten().tolist() for name, p in model.named_parameters()}

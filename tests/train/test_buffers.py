@@ -75,3 +75,30 @@ def test_batch_norm_normalises_each_replica_by_itself():
         model(torch.tensor([[10.0 * replica], [10.0 * replica + 2]]))
     assert [row[0].item() for row in kept.gather()] == [1.0, 11.0]
     world.leave()
+
+
+def test_apart_each_replica_has_tensors_of_its_own_which_a_graph_may_keep():
+    world = join_world()
+    model = Counter()
+    model.also = nn.Module()
+    model.also.register_buffer("mean", model.mean)  # one buffer in two places
+    kept = ReplicaBuffers(model, world, 3)
+    at_home = list(model.buffers())
+    with kept.apart() as put:
+        seen = []
+        for replica in (0, 1):
+            put(replica)
+            seen.append(model.also.mean)
+        for turn in (1, 2):
+            for replica in (0, 1):
+                put(replica)
+                model.see(turn + 10 * replica)
+        assert seen[0].tolist() == pytest.approx([3.1, 3 + 1 / 3])
+        assert seen[1].tolist() == pytest.approx([23.1, 23 + 1 / 3])
+    assert all(now is before for now, before in zip(model.buffers(), at_home, strict=True))
+    assert [(row[0][0].item(), row[-1].item()) for row in kept.gather()] == [
+        (pytest.approx(0.1 + seen), seen) for seen in (3, 23, 0)
+    ]
+    kept.enter(1)
+    assert model.steps == 2
+    world.leave()

@@ -98,3 +98,45 @@ def test_under_ddp_every_worker_needs_an_example_at_every_step(examples, workers
     else:
         with pytest.raises(Misuse, match="which leaves a worker without any, and stock DDP would wait for it"):
             settings.check_shards(examples, batch_norm=False, workers=workers)
+
+
+@pytest.mark.parametrize(
+    ("sync", "workers", "device", "says"),
+    [
+        ("exact", 1, "cpu", ""),
+        ("exact", 4, "cuda", ""),
+        (
+            "exact",
+            2,
+            "cuda",
+            "4 replicas on 2 workers cannot run in lockstep, since on a GPU .*; use device 'cpu', or 4",
+        ),
+        ("ddp", 4, "cpu", "4 replicas on 4 workers cannot run in lockstep, since sync 'ddp' .*; use sync 'exact'"),
+    ],
+)
+def test_where_replicas_cannot_run_in_lockstep(sync, workers, device, says):
+    settings = Settings(replicas=4, batch_per_replica=4, sync=sync)
+    if not says:
+        settings.check_lockstep(workers, device)
+        return
+    with pytest.raises(Misuse, match=says) as raised:
+        settings.check_lockstep(workers, device)
+    assert "\n" not in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("sync", "examples", "workers", "says"),
+    [
+        ("exact", 16, 4, ""),
+        ("exact", 16, 2, "but 2 workers compute some one after another; use job.lockstep, 4 workers, or ghost"),
+        ("ddp", 16, 2, "but 2 workers compute some one after another; use sync 'exact', 4 workers, or ghost"),
+        ("exact", 18, 4, "the last step has examples for 2 of 4 replicas.*; use job.lockstep, or drop the short batch"),
+    ],
+)
+def test_one_after_another_no_replica_can_wait_for_the_next(sync, examples, workers, says):
+    settings = Settings(replicas=4, batch_per_replica=4, sync=sync)
+    if not says:
+        settings.check_shards(examples, batch_norm=False, workers=workers, together=True)
+        return
+    with pytest.raises(Misuse, match=says):
+        settings.check_shards(examples, batch_norm=False, workers=workers, together=True)

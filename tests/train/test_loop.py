@@ -62,6 +62,20 @@ def test_as_many_steps_as_at_the_reference_batch_are_more_epochs_at_a_larger_one
     assert make_plan(RUN, 1).facts(RUN, 1, "cpu", "gloo")["epochs_asked"] == RUN.epochs
 
 
+@pytest.mark.parametrize(
+    ("asked", "workers", "lockstep"),
+    [
+        ({"norm": "batch"}, 1, False),
+        ({"norm": "sync"}, 1, True),
+        ({"norm": "sync"}, 2, False),
+        ({"norm": "sync", "data": "generated:65:1x8x8:4"}, 2, True),
+        ({"norm": "sync", "sync": "ddp"}, 2, False),
+    ],
+)
+def test_replicas_run_in_lockstep_where_they_need_each_other_and_have_no_worker_each(asked, workers, lockstep):
+    assert make_plan(replace(RUN, model="cnn", device="cpu", **asked), workers).lockstep == lockstep
+
+
 @pytest.mark.parametrize(("workers", "backend"), [(1, "none"), (2, "gloo")])
 def test_the_facts_of_a_plan_are_json(workers, backend):
     facts = make_plan(RUN, workers).facts(RUN, workers, "cpu", "gloo")

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from worldsize.train.randomness import seed_all
+from worldsize.train.randomness import go_on, seed_all, streams
 
 
 def drawn(seed: int) -> tuple[float, float, float]:
@@ -24,3 +24,14 @@ def test_the_same_seed_gives_the_same_numbers_whatever_was_drawn_before(seed):
 def test_another_seed_gives_other_numbers_in_each_generator():
     for ours, theirs in zip(drawn(3), drawn(4), strict=True):
         assert ours != theirs
+
+
+def test_streams_go_on_where_they_stood_whatever_was_drawn_between():
+    drawn(5)
+    stood = streams()
+    first = [(torch.rand(()).item(), np.random.rand(), random.random(), torch.randn(3).tolist()) for _ in range(2)]
+    drawn(6)
+    go_on(stood)
+    assert first == [
+        (torch.rand(()).item(), np.random.rand(), random.random(), torch.randn(3).tolist()) for _ in range(2)
+    ]

@@ -4,7 +4,8 @@ Inside a worker the gradients of its replicas go onto a stack of partial sums (b
 adds the sums of the largest whole subtrees that each worker owns (transport.py). Here is when each of it happens.
 """
 
-from collections.abc import Callable, Sequence
+import threading
+from collections.abc import Callable, Mapping, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -16,9 +17,23 @@ from worldsize.parallel.world import World
 from worldsize.plan import tree
 from worldsize.plan.tree import Node
 
+TWICE = (
+    "a gradient arrived twice in one backward pass; "
+    "use checkpointing with use_reentrant=False, and one job.backward per batch"
+)
+
+
+class _Held(threading.local):
+    """The gradients that the backward pass of this thread has brought, where they are not to be pushed yet."""
+
+    gradients: dict[nn.Parameter, Tensor] | None = None
+
 
 class ExactSync:
-    """The gradients of one model, synced along the tree. A job calls begin, then backward per replica, then finish."""
+    """The gradients of one model, synced along the tree. A job calls begin, then backward per replica, then finish.
+
+    Where the passes of several replicas run in lockstep, it calls `hold` in each and then `push` for each in order.
+    """
 
     def __init__(
         self,
@@ -43,6 +58,7 @@ class ExactSync:
                 self._handles.append(parameter.register_post_accumulate_grad_hook(self._hook(bucket)))
         self._replica: int | None = None
         self._last = False
+        self._held = _Held()
         self._started = 0
         self._owned: list[list[Node]] = []
 
@@ -72,6 +88,27 @@ class ExactSync:
         finally:
             self._replica = None
 
+    def hold(self, loss: Tensor) -> dict[nn.Parameter, Tensor]:
+        """Run one replica's backward pass, in which those of others may take turns, and give its gradients."""
+        found: dict[nn.Parameter, Tensor] = {}
+        self._held.gradients = found
+        try:
+            loss.backward()
+        finally:
+            self._held.gradients = None
+        return found
+
+    def push(self, gradients: Mapping[nn.Parameter, Tensor], replica: int, *, last: bool) -> None:
+        """Take what `hold` gave as if this replica's backward pass ran now."""
+        self._last = last
+        with torch.no_grad():
+            for bucket in self.buckets:
+                for parameter in bucket.parameters:
+                    parameter.grad = gradients.get(parameter)
+                    bucket.absent_here |= parameter.grad is None
+                self._push(bucket, replica)
+            self._start_ready()
+
     def skip(self, replica: int, *, last: bool) -> None:
         """Leave out a replica whose batch counts nothing: to the tree it is there, but brings no gradient."""
         self._last = last
@@ -99,7 +136,10 @@ class ExactSync:
             handle.remove()
 
     def _hook(self, bucket: Bucket) -> Callable[[Tensor], None]:
-        def ready(_: Tensor) -> None:
+        def ready(parameter: Tensor) -> None:
+            if self._held.gradients is not None:
+                self._hold(parameter)
+                return
             if self._replica is None:
                 return
             bucket.missing -= 1
@@ -109,6 +149,14 @@ class ExactSync:
                     self._start_ready()
 
         return ready
+
+    def _hold(self, parameter: Tensor) -> None:
+        """Take a gradient off its parameter, so that the next replica finds none there."""
+        assert self._held.gradients is not None
+        assert parameter.grad is not None
+        if parameter in self._held.gradients:
+            raise Misuse(TWICE)
+        self._held.gradients[parameter], parameter.grad = parameter.grad, None  # type: ignore[index]  # it is one
 
     def _push(self, bucket: Bucket, replica: int) -> None:
         if self.watch is not None:
@@ -121,10 +169,7 @@ class ExactSync:
             bucket.absent_here = True
             self._push(bucket, replica)
         elif any(parameter.grad is not None for parameter in bucket.parameters):
-            raise Misuse(
-                "a gradient arrived twice in one backward pass; "
-                "use checkpointing with use_reentrant=False, and one job.backward per batch"
-            )
+            raise Misuse(TWICE)
 
     def _start_ready(self) -> None:
         """Have complete buckets sent, in index order, the same on every worker."""

@@ -1,6 +1,8 @@
 """Batch norm for large and for tiny batches: over all workers together, or over small parts of each batch."""
 
 import math
+import threading
+from collections.abc import Callable
 from typing import Any, Literal
 
 import torch
@@ -16,11 +18,29 @@ Kind = Literal["batch", "sync", "ghost"]
 KINDS = ("batch", "sync", "ghost")
 
 
+def of_each_worker(row: Tensor, layer: nn.Module) -> Tensor:
+    """The rows that all workers have at this layer, in worker order."""
+    if not dist.is_initialized() or dist.get_world_size() == 1:
+        return row.unsqueeze(0)
+    rows = [torch.empty_like(row) for _ in range(dist.get_world_size())]
+    dist.all_gather(rows, row)
+    return torch.stack(rows)
+
+
+class Here(threading.local):
+    """Where the layers of this thread get the rows of all replicas from; each worker has one replica unless told."""
+
+    rows: Callable[[Tensor, nn.Module], Tensor] = staticmethod(of_each_worker)
+
+
+here = Here()
+
+
 class WorldBatchNorm(_BatchNorm):
     """Batch norm with the statistics of the batches of all workers, as if they were one.
 
     Every worker must call it, with at least one example each. Unlike nn.SyncBatchNorm it works over gloo, and its sums
-    are taken in the order of the workers, so that a run repeats bit for bit.
+    are taken in the order of the replicas, whoever computes them, so that no bit depends on the number of workers.
     """
 
     def _check_input_dim(self, x: Tensor) -> None:
@@ -30,11 +50,16 @@ class WorldBatchNorm(_BatchNorm):
                 "example (drop the short batch), with its features in the second dimension"
             )
 
+    @torch.compiler.disable  # the wait for the others is not to be compiled
     def forward(self, x: Tensor) -> Tensor:
         self._check_input_dim(x)
         if not self.training:
             return super().forward(x)
-        normalised, mean, variance, count = _Normalise.apply(x, self.weight, self.bias, self.eps)
+        # Replicas in lockstep would share what autocast keeps until here, but not replicas on workers of their own.
+        torch.clear_autocast_cache()
+        normalised, mean, variance, count = _Normalise.apply(x, self.weight, self.bias, self.eps, self, here.rows)
+        if count == 1:
+            raise Misuse("batch norm across workers got one example in all, which has no spread; drop the short batch")
         if self.track_running_stats:
             self._follow(mean, variance * (count / max(count - 1, 1)))
         return normalised
@@ -51,49 +76,41 @@ class WorldBatchNorm(_BatchNorm):
 
 
 class _Normalise(torch.autograd.Function):
-    """What big-batch batch norm does, forward and backward, from the sums that every worker has of its part."""
+    """What big-batch batch norm does, forward and backward, from the sums that every replica has of its part."""
 
     @staticmethod
     def forward(
-        ctx: Any, x: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float
+        ctx: Any, x: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float, layer: nn.Module, rows: Callable
     ) -> tuple[Tensor, Tensor, Tensor, float]:
         across = [dim for dim in range(x.dim()) if dim != 1]
-        variance, mean = torch.var_mean(x, across, correction=0)
+        kind = x.dtype if weight is None else weight.dtype  # under autocast, layers keep the precision of their weights
+        variance, mean = torch.var_mean(x.to(kind), across, correction=0)
         count = torch.full_like(mean, x.numel() / x.shape[1])
-        counts, means, variances = _gather(torch.stack([count, mean, variance])).unbind(1)
+        counts, means, variances = rows(torch.stack([count, mean, variance]).double(), layer).unbind(1)
         total = counts.sum(0)
         mean = (counts * means).sum(0) / total
-        # Each worker's own variance, and how far its mean is off: no difference of large squares.
+        # Each replica's own variance, and how far its mean is off: no difference of large squares.
         variance = (counts * (variances + (means - mean).square())).sum(0) / total
-        mean, variance = mean.to(x.dtype), variance.to(x.dtype)
+        mean, variance = mean.to(kind), variance.to(kind)
         ctx.save_for_backward(x, weight, mean, (variance + eps).rsqrt())
-        ctx.total = total[0].item()
+        ctx.total, ctx.layer, ctx.rows = total[0].item(), layer, rows  # backward may run in another thread
         ctx.mark_non_differentiable(mean, variance)
         return F.batch_norm(x, mean, variance, weight, bias, False, 0.0, eps), mean, variance, ctx.total
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, change: Tensor, *_: Any) -> tuple[Tensor, Tensor | None, Tensor | None, None]:
+    def backward(ctx: Any, change: Tensor, *_: Any) -> tuple[Tensor | None, ...]:
         x, weight, mean, scale = ctx.saved_tensors
         across = [dim for dim in range(x.dim()) if dim != 1]
         shape = [-1 if dim == 1 else 1 for dim in range(x.dim())]
-        unit = (x - mean.view(shape)) * scale.view(shape)
+        unit = (x - mean.view(shape)).mul_(scale.view(shape))
         shift, gain = change.sum(across), (change * unit).sum(across)
-        mean_shift, mean_gain = (_gather(torch.stack([shift, gain])).sum(0) / ctx.total).to(x.dtype).unbind()
-        back = (change - mean_shift.view(shape) - unit * mean_gain.view(shape)) * scale.view(shape)
+        sums = ctx.rows(torch.stack([shift, gain]).double(), ctx.layer).sum(0)
+        mean_shift, mean_gain = (sums / ctx.total).to(mean.dtype).unbind()
+        back = (change - mean_shift.view(shape)).sub_(unit.mul_(mean_gain.view(shape))).mul_(scale.view(shape))
         if weight is None:
-            return back, None, None, None
-        return back * weight.view(shape), gain, shift, None
-
-
-def _gather(row: Tensor) -> Tensor:
-    """This row of every worker, in worker order, in float64."""
-    row = row.double()
-    if not dist.is_initialized() or dist.get_world_size() == 1:
-        return row.unsqueeze(0)
-    rows = [torch.empty_like(row) for _ in range(dist.get_world_size())]
-    dist.all_gather(rows, row)
-    return torch.stack(rows)
+            return back.to(x.dtype), None, None, None, None, None
+        return back.mul_(weight.view(shape)).to(x.dtype), gain, shift, None, None, None
 
 
 class GhostBatchNorm(_BatchNorm):
@@ -155,5 +172,5 @@ def _converted(old: _BatchNorm, kind: Kind, ghost_batch: int) -> _BatchNorm:
 
 
 def crosses_workers(model: nn.Module) -> bool:
-    """Does a forward pass of this model need all workers at once?"""
+    """Does a forward pass of this model need all replicas at once?"""
     return any(isinstance(module, WorldBatchNorm) and module.training for module in model.modules())

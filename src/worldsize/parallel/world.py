@@ -32,6 +32,7 @@ class World:
     device: torch.device
     backend: str
     ours: bool  # did we make the process group, so that we have to destroy it
+    limit_s: float = 600
 
     def gather(self, value: Any) -> list[Any]:
         """What every worker has, in worker order, on every worker; for small plain values."""
@@ -41,16 +42,32 @@ class World:
         dist.all_gather_object(found, value)
         return found
 
-    def gather_rows(self, rows: torch.Tensor, replicas: int) -> torch.Tensor:
-        """One row per replica of the world, in replica order, from each worker's rows for its block."""
-        if self.size == 1:
+    def gather_rows(
+        self, rows: torch.Tensor, replicas: int, *, active: int | None = None, group: Any = None
+    ) -> torch.Tensor:
+        """One row per replica of the world, in replica order, from each worker's rows for its block.
+
+        With `active` of the first so many replicas alone, from the workers of a `group` that `holding` gave.
+        """
+        active = replicas if active is None else active
+        blocks = (block(replicas, self.size, worker) for worker in range(self.size))
+        counts = [min(each.stop, active) - each.start for each in blocks if each.start < active]
+        if len(counts) == 1:
             return rows
-        counts = [len(block(replicas, self.size, worker)) for worker in range(self.size)]
         padded = rows.new_zeros((max(counts), *rows.shape[1:]))
         padded[: len(rows)] = rows
         found = [torch.empty_like(padded) for _ in counts]
-        dist.all_gather(found, padded)
+        dist.all_gather(found, padded, group=group)
         return torch.cat([theirs[:count] for theirs, count in zip(found, counts, strict=True)])
+
+    def holding(self, replicas: int, active: int) -> Any:
+        """The group of the workers that have the first `active` replicas, None for all; every worker must call this."""
+        workers = sum(block(replicas, self.size, worker).start < active for worker in range(self.size))
+        if workers == self.size:
+            return None
+        if workers not in _groups:
+            _groups[workers] = dist.new_group(range(workers), timeout=timedelta(seconds=self.limit_s))
+        return _groups[workers]
 
     def copy_from_first(self, tensors: list[torch.Tensor]) -> None:
         """Overwrite these tensors, on every worker, with what the first worker has."""
@@ -67,6 +84,7 @@ class World:
         global _current
         while _before_leaving:
             _before_leaving.pop()()
+        _groups.clear()
         if self.ours and dist.is_initialized():
             dist.destroy_process_group()
         if _current is self:
@@ -81,6 +99,7 @@ def _leave_at_exit() -> None:
 _current: World | None = None
 _given: Place | None = None
 _before_leaving: list[Callable[[], None]] = []
+_groups: dict[int, Any] = {}  # of the first so many workers
 
 
 def before_leaving(callback: Callable[[], None]) -> None:
@@ -123,7 +142,7 @@ def join_world(
         ours = place.size > 1
         if ours:
             _meet(place, backend, where, limit_s)
-    _current = World(worker=place.worker, size=place.size, device=where, backend=backend, ours=ours)
+    _current = World(worker=place.worker, size=place.size, device=where, backend=backend, ours=ours, limit_s=limit_s)
     if ours:
         atexit.register(_leave_at_exit)
         # Gloo fails in a worker that is still connecting when another, already connected, leaves.

@@ -1,5 +1,7 @@
 """Every replica's own buffers (batch-norm statistics), held by the worker that computes it."""
 
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Literal
 
 import torch
@@ -21,6 +23,10 @@ class ReplicaBuffers:
         self.names = [name for name, _ in model.named_buffers()]
         modules = dict(model.named_modules())
         self._places = [(modules[name.rpartition(".")[0]], name.rpartition(".")[2]) for name in self.names]
+        self._shared = [
+            [(other, key) for other in modules.values() for key, tensor in other._buffers.items() if tensor is live]
+            for live in self.live
+        ]
         self._at: int | None = self.block.start  # whose buffers the model holds; None: those for evaluation
         self._kept = {replica: [buffer.clone() for buffer in self.live] for replica in self.block}
 
@@ -45,6 +51,33 @@ class ReplicaBuffers:
         self._keep()
         self._show(self._kept[replica])
         self._at = replica
+
+    @contextmanager
+    def apart(self) -> Iterator[Callable[[int], None]]:
+        """While passes of several replicas are under way: what puts a replica's buffers into the model.
+
+        Each has tensors of its own, since what one replica's graph has saved must not be overwritten by another's.
+        """
+        self._keep()
+        home, own = self.live, {replica: list(kept) for replica, kept in self._kept.items()}
+        self._at = None
+
+        def put(replica: int) -> None:
+            if self._at is not None:
+                own[self._at] = self.live
+            self._place(own[replica])
+            self._at = replica
+
+        try:
+            yield put
+        finally:
+            if self._at is not None:
+                own[self._at], self._at = self.live, None
+            self._place(home)
+            with torch.no_grad():
+                for replica, tensors in own.items():
+                    if tensors:
+                        torch._foreach_copy_(self._kept[replica], tensors)
 
     def settle(self, choice: Choice) -> None:
         """Put the buffers for evaluation into the model, until the next replica enters. Every worker must call this.
@@ -76,6 +109,11 @@ class ReplicaBuffers:
         if self.names and self._at is not None:
             with torch.no_grad():
                 torch._foreach_copy_(self._kept[self._at], self.live)
+
+    def _place(self, tensors: list[Tensor]) -> None:
+        for places, tensor in zip(self._shared, tensors, strict=True):
+            for module, key in places:
+                module._buffers[key] = tensor
 
     def _show(self, buffers: list[Tensor]) -> None:
         with torch.no_grad():

@@ -85,16 +85,17 @@ class Settings:
                 "least 2; drop the short batch (keep_short=False, --drop-short), or change replicas or batch per "
                 "replica"
             )
+        door = "job.lockstep" if self.sync == "exact" else "sync 'exact'"
         if together and workers != self.replicas:
             raise Misuse(
                 f"batch norm across workers needs all {self.replicas} replicas inside one forward pass, but {workers} "
-                f"workers compute some one after another; use {self.replicas} workers, or ghost batch norm"
+                f"workers compute some one after another; use {door}, {self.replicas} workers, or ghost batch norm"
             )
         if together and epoch.active(epoch.steps - 1) < self.replicas:
             raise Misuse(
                 f"the last step has examples for {epoch.active(epoch.steps - 1)} of {self.replicas} replicas, and "
-                "batch norm across workers would wait for the others; drop the short batch (keep_short=False, "
-                "--drop-short)"
+                f"batch norm across workers would wait for the others; use {door}, or drop the short batch "
+                "(keep_short=False, --drop-short)"
             )
         if self.sync == "ddp" and epoch.active(epoch.steps - 1) < self.replicas:
             last = epoch.active(epoch.steps - 1)
@@ -104,6 +105,16 @@ class Settings:
                     "any, and stock DDP would wait for it; drop the short batch or use sync 'exact'"
                 )
         return epoch
+
+    def check_lockstep(self, workers: int, device: str) -> None:
+        """Can so many workers, on such devices, run their replicas in lockstep?"""
+        why = ""
+        if self.sync == "ddp":
+            why = "sync 'ddp' takes their gradients one by one; use sync 'exact', or job.batches"
+        elif workers < self.replicas and device == "cuda":
+            why = f"on a GPU all backward passes share one thread; use device 'cpu', or {self.replicas} workers"
+        if why:
+            raise Misuse(f"{self.replicas} replicas on {workers} workers cannot run in lockstep, since {why}")
 
     def facts(self) -> dict[str, Any]:
         """What makes the experiment: the same on all workers, and in every part of one run."""

@@ -13,6 +13,7 @@ import math
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
@@ -31,7 +32,7 @@ from worldsize.parallel.world import World, join_world
 from worldsize.plan import digest, shards, tree
 from worldsize.plan.shards import Epoch
 from worldsize.plan.streams import stream_seed
-from worldsize.train import checkpoint, checks, data
+from worldsize.train import checkpoint, checks, data, lockstep
 from worldsize.train.buffers import ReplicaBuffers
 from worldsize.train.checkpoint import Position
 from worldsize.train.ema import EMA
@@ -164,7 +165,41 @@ class Job:
         mean over the global batch (its tokens, say) when that is not its number of examples; it is called with the
         parts of the batch. `batch_per_replica` is that of `join` unless given; it may change from epoch to epoch.
         """
-        plan = self._plan(sets, batch_per_replica)
+        for step, plan, read in self._walk(sets, batch_per_replica, loader_workers, collate):
+            yield from self._step(step, plan, read, count)
+
+    def lockstep(
+        self,
+        loss: Callable[..., Tensor],
+        *sets: Dataset,
+        count: Callable[..., Any] | None = None,
+        loader_workers: int = 0,
+        collate: Callable[[list], Any] | None = None,
+        batch_per_replica: int | None = None,
+    ) -> None:
+        """One epoch in which all replicas of a step are inside one forward pass, as batch norm across workers needs it.
+
+        In place of the loop over `batches`, whose further arguments mean the same here: `loss` is called with the parts
+        of each replica's batch and gives its mean loss. Replicas of one worker take turns, from one batch norm to the
+        next, with random streams and buffers of their own; anything else that the model or the loss keeps on itself
+        between two of them would be mixed up. A worker holds the activations and gradients of all its replicas at once.
+        """
+        self.settings.check_lockstep(self.world.size, self.world.device.type)
+        for step, plan, read in self._walk(sets, batch_per_replica, loader_workers, collate, together=True):
+            passes, batches = self._open(step, plan, read, count)
+            self._together(loss, plan.active(step), [(now, next(batches)) for now in passes])
+
+    def _walk(
+        self,
+        sets: tuple[Dataset, ...],
+        batch_per_replica: int | None,
+        loader_workers: int,
+        collate: Callable[[list], Any] | None,
+        *,
+        together: bool = False,
+    ) -> Iterator[tuple[int, Epoch, Iterator[Any]]]:
+        """The steps of one epoch that are still to take, and what reads this worker's batches."""
+        plan = self._plan(sets, batch_per_replica, together)
         first_of_loop = self._walked
         done = self.position.step - first_of_loop
         self._walked += plan.steps
@@ -197,7 +232,7 @@ class Job:
             )
         joined = reading[0] if len(sets) == 1 else zip(*reading, strict=True)
         for step in steps:
-            yield from self._step(step, plan, joined, count)
+            yield step, plan, joined
             if self._now is not None:  # the loop was left and entered again
                 return
             if step == steps.start:
@@ -218,22 +253,27 @@ class Job:
                 "job.backward was called without a batch, or twice for one; call it once per pass of job.batches, "
                 "on the sum of all losses of that batch"
             )
-        checks.check_loss(loss)
-        self._losses.add(
-            loss, others, step=self.position.steps_done, replica=now.replica, weight=now.counted / now.total
-        )
+        weighted = self._weighted(now, loss, others)
         now.called = True
-        factor = now.counted * (1 if isinstance(self.sync, ExactSync) else self.world.size) / now.total
-        weighted = (loss.float() if loss.dtype in (torch.float16, torch.bfloat16) else loss) * factor
-        if self.scaler is not None:
-            weighted = self.scaler.scale(weighted)
         self.sync.backward(weighted, now.replica, last=now.last)
         if now.last:
             self._update()
         return now.last
 
-    def _step(self, step: int, plan: Epoch, batches: Iterator[Any], count: Callable | None) -> Iterator[Any]:
-        """One step: every local replica that has examples, then the update."""
+    def _weighted(self, now: "_Pass", loss: Tensor, others: dict[str, Tensor]) -> Tensor:
+        """A replica's loss as its backward pass needs it, looked at and kept for the means."""
+        checks.check_loss(loss)
+        self._losses.add(
+            loss, others, step=self.position.steps_done, replica=now.replica, weight=now.counted / now.total
+        )
+        factor = now.counted * (1 if isinstance(self.sync, ExactSync) else self.world.size) / now.total
+        weighted = (loss.float() if loss.dtype in (torch.float16, torch.bfloat16) else loss) * factor
+        return weighted if self.scaler is None else self.scaler.scale(weighted)
+
+    def _open(
+        self, step: int, plan: Epoch, batches: Iterator[Any], count: Callable | None
+    ) -> tuple[list["_Pass"], Iterator[Any]]:
+        """Begin a step: the passes of all local replicas that have examples, and their batches."""
         sizes = plan.sizes(step)
         local = [replica for replica in self.block if sizes[replica]]
         self._begin_step(plan.active(step))
@@ -245,25 +285,56 @@ class Job:
             total = self._sum_over_replicas(counted)
             loaded = iter(ahead)
         self._total = total
-        for replica in local:
-            batch = next(loaded)
-            if not counted[replica]:
-                self._leave_out(replica, last=replica == local[-1])
+        return [_Pass(replica, counted[replica], total, last=replica == local[-1]) for replica in local], loaded
+
+    def _step(self, step: int, plan: Epoch, batches: Iterator[Any], count: Callable | None) -> Iterator[Any]:
+        """One step: every local replica that has examples, then the update."""
+        passes, loaded = self._open(step, plan, batches, count)
+        for now, batch in zip(passes, loaded, strict=False):
+            if not now.counted:
+                self._leave_out(now.replica, last=now.last)
                 continue
-            self._now = _Pass(replica, counted[replica], total, last=replica == local[-1])
-            self.buffers.enter(replica)
-            seed_all(stream_seed(self.settings.seed, self.position.epoch, self.position.step, replica, "pass"))
+            self._now = now
+            self.buffers.enter(now.replica)
+            self._seed("pass", now.replica)
             if isinstance(self.sync, DdpSync):
-                self.sync.expect(last=self._now.last)
+                self.sync.expect(last=now.last)
             yield batch
-            if not self._now.called:
+            if not now.called:
                 raise LossError(
-                    f"the batch of replica {replica} at step {self.position.step} had no job.backward; "
+                    f"the batch of replica {now.replica} at step {self.position.step} had no job.backward; "
                     "call it for every batch (to leave a batch out, give it a loss of 0 * the loss)"
                 )
         self._now = None
-        if not local:
+        if not passes:
             self._update()
+
+    def _together(self, loss: Callable[..., Tensor], active: int, batches: list[tuple["_Pass", Any]]) -> None:
+        """One step whose local replicas run in lockstep, then the update."""
+        assert isinstance(self.sync, ExactSync)
+        sync, replicas = self.sync, self.settings.replicas
+        group = self.world.holding(replicas, active)
+
+        def one(now: _Pass, batch: Any) -> dict[nn.Parameter, Tensor]:
+            self._seed("pass", now.replica)
+            return sync.hold(self._weighted(now, loss(*data.parts_of(batch)), {}))
+
+        for now, _ in batches:
+            if not now.counted:
+                self._check_skip(now.replica)
+        found = lockstep.run(
+            {now.replica: partial(one, now, batch) for now, batch in batches if now.counted},
+            self.buffers,
+            partial(self.world.gather_rows, replicas=replicas, active=active, group=group),
+        )
+        for now, _ in batches:
+            self._now = now
+            if now.counted:
+                sync.push(found[now.replica], now.replica, last=now.last)
+            else:
+                sync.skip(now.replica, last=now.last)
+        self._now = None
+        self._update()
 
     def _begin_step(self, active: int) -> None:
         other = _open_step[0]() if _open_step else None
@@ -284,9 +355,16 @@ class Job:
             weight = self._now.counted / self._now.total
             self._watcher.part(self.position.steps_done, replica, weight, parameters)
 
+    def _check_skip(self, replica: int) -> None:
+        if crosses_workers(self.model) or isinstance(self.sync, DdpSync):
+            raise LossError(
+                f"replica {replica} at step {self.position.step} counts nothing; neither sync 'ddp' nor batch norm "
+                "across workers can skip it; leave such examples out of the data set"
+            )
+
     def _leave_out(self, replica: int, *, last: bool) -> None:
-        if not isinstance(self.sync, ExactSync):
-            raise LossError(f"replica {replica} at step {self.position.step} counts nothing; sync 'ddp' cannot skip it")
+        self._check_skip(replica)
+        assert isinstance(self.sync, ExactSync)
         self.sync.skip(replica, last=last)
         if last:
             self._now = None
@@ -461,9 +539,9 @@ class Job:
 
     # ---- parts ---------------------------------------------------------------------------------------------------
 
-    def _plan(self, sets: tuple[Dataset, ...], batch_per_replica: int | None) -> Epoch:
+    def _plan(self, sets: tuple[Dataset, ...], batch_per_replica: int | None, together: bool) -> Epoch:
         if not sets:
-            raise Misuse("job.batches needs a data set to read")
+            raise Misuse(f"job.{'lockstep' if together else 'batches'} needs a data set to read")
         if isinstance(self.sync, ExactSync):
             ground.check(self.world.device)
         checks.check_model(self.model, self._trained)
@@ -473,7 +551,7 @@ class Job:
             data.size_of(sets[0]),
             batch_norm=has_batch_norm(self.model),
             workers=self.world.size,
-            together=crosses_workers(self.model),
+            together=crosses_workers(self.model) and not together,
         )
         if self._walked == 0:  # the first loop of an epoch names the data of the job
             identity = data.identity(sets[0])
@@ -500,8 +578,8 @@ class Job:
             )
         return total
 
-    def _seed(self, purpose: str) -> None:
-        seed_all(stream_seed(self.settings.seed, self.position.epoch, self.position.step, 0, purpose))
+    def _seed(self, purpose: str, replica: int = 0) -> None:
+        seed_all(stream_seed(self.settings.seed, self.position.epoch, self.position.step, replica, purpose))
 
     def _default_buffers(self) -> Literal["mean", "first"]:
         return "mean" if self.settings.sync == "exact" else "first"

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.optim.lr_scheduler import LambdaLR
 
 from worldsize.errors import Misuse, NotFinite
@@ -47,6 +47,7 @@ class Plan:
     learning_rate: float
     warmup_steps: int
     parameters: int
+    lockstep: bool  # are replicas of one worker to be inside one forward pass
 
     @property
     def epochs(self) -> int:
@@ -139,16 +140,11 @@ def make_plan(run: Run, workers: int) -> Plan:
         model = _build(run, sets)
     asked = run.epochs or recipe.epochs
     reference_batch = run.reference_batch or recipe.reference_batch
-    stages = []
+    stages, lockstep = [], False
     for stage in _stages(run, asked, reference_batch, len(sets.train)):
-        settings = replace(job_settings(run, None), batch_per_replica=run.batch_per_replica * stage.batch)
-        epoch = settings.check_shards(
-            len(sets.train),
-            batch_norm=models.has_batch_norm(model),
-            workers=workers,
-            together=norm.crosses_workers(model),
-        )
+        epoch, together = _epoch(run, stage, model, len(sets.train), workers)
         stages.append((epoch, stage))
+        lockstep = lockstep or together
     optimizer = run.optimizer or recipe.optimizer
     same_kind = optimizer == recipe.optimizer
     rate = run.lr or (recipe.rate if same_kind else optimizers.KINDS[optimizer].rate)
@@ -164,6 +160,7 @@ def make_plan(run: Run, workers: int) -> Plan:
         learning_rate=rates.scaled_rate(rate, rule, run.global_batch, reference_batch),
         warmup_steps=round((recipe.warmup_epochs if run.warmup is None else run.warmup) * stages[0][0].steps),
         parameters=models.parameters_of(model),
+        lockstep=lockstep,
     )
     _factor(run, plan)  # refuses a warm-up that does not fit
     return plan
@@ -185,6 +182,23 @@ def _stages(run: Run, epochs: int, reference_batch: int, examples: int) -> list[
         raise Misuse(f"--grow-to {run.grow_to} is more than the {examples:,} examples; use at most those")
     most = max(1, (run.grow_to or examples // 10) // run.global_batch)
     return rates.stages(epochs, most=most)
+
+
+def _epoch(run: Run, stage: Stage, model: nn.Module, examples: int, workers: int) -> tuple[Epoch, bool]:
+    """An epoch of this stage, and whether its replicas have to run in lockstep."""
+    settings = replace(job_settings(run, None), batch_per_replica=run.batch_per_replica * stage.batch)
+    together = norm.crosses_workers(model)
+    epoch = settings.check_shards(
+        examples,
+        batch_norm=models.has_batch_norm(model),
+        workers=workers,
+        together=together and run.sync == "ddp",
+    )
+    lockstep = together and min(workers, epoch.active(epoch.steps - 1)) < run.replicas and run.sync == "exact"
+    if lockstep:
+        device = run.device or ("cuda" if torch.cuda.is_available() else "cpu")
+        settings.check_lockstep(workers, device)
+    return epoch, lockstep
 
 
 def job_settings(run: Run, save_to: Path | None) -> Settings:
@@ -267,10 +281,11 @@ class _Work:
         for epoch in self.job.epochs(self.plan.epochs):
             self.since = time.perf_counter()
             batch = self.plan.of_epoch(epoch)[0].batch_per_replica
-            for x, y in self.job.batches(train_set, count=count, batch_per_replica=batch):
-                with self.autocast():
-                    loss = self.loss(x, y)
-                self.job.backward(loss)
+            if self.plan.lockstep:
+                self.job.lockstep(self.loss_of, train_set, count=count, batch_per_replica=batch)
+            else:
+                for x, y in self.job.batches(train_set, count=count, batch_per_replica=batch):
+                    self.job.backward(self.loss_of(x, y))
             self.last = self.evaluate(train_set, test_set) | self.noise()
             self.event("evaluated", epoch=epoch + 1, step=self.job.position.steps_done, **self.last)
             if self.world.worker == 0:
@@ -279,6 +294,10 @@ class _Work:
             self.last = self.evaluate(train_set, test_set)
         if not math.isfinite(self.last["loss"]):
             raise NotFinite(f"the test loss is {self.last['loss']} at the end; a smaller learning rate may help")
+
+    def loss_of(self, x: Tensor, y: Tensor) -> Tensor:
+        with self.autocast():
+            return self.loss(x, y)
 
     def evaluate(self, train_set: data.InMemory, test_set: data.InMemory) -> dict[str, float]:
         """The measures, of the averaged weights where there are any, and then of the plain ones too."""
