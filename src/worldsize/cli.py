@@ -291,6 +291,28 @@ def _run_compare(arguments: argparse.Namespace) -> int:
     return 0 if all(verdict.answer == "equivalent" for verdict in verdicts) else 1
 
 
+def _experiment(verb: argparse.ArgumentParser) -> None:
+    verb.add_argument("action", metavar="list|run|figure", choices=["list", "run", "figure"], help="what to do")
+    verb.add_argument("names", metavar="NAME", nargs="*", help="which experiments; all: every one")
+    verb.add_argument("--quick", action="store_true", help="run a small part, to see that it runs; judges nothing")
+    verb.add_argument("--seeds", type=int, metavar="N", help="run each setting with seeds 0 to N - 1")
+    verb.add_argument("--workers", type=int, metavar="N", help="trials at a time (default: one per core)")
+    verb.add_argument(
+        "--out",
+        metavar="PATH",
+        help="run: folder for results, pages and finished trials (default experiments); "
+        "figure: the file to draw, .html or .svg (default NAME.html)",
+    )
+    verb.add_argument("--result", metavar="FILE", help="figure: draw this result, not the one in the package")
+    verb.add_argument("--json", action="store_true", help="print the findings as JSON, and nothing else, on stdout")
+
+
+def _run_experiment(arguments: argparse.Namespace) -> int:
+    from worldsize.accuracy import verbs
+
+    return verbs.ACTIONS[arguments.action](arguments)
+
+
 def _doctor(verb: argparse.ArgumentParser) -> None:
     verb.add_argument("--json", action="store_true", help="print the findings as JSON")
 
@@ -307,6 +329,7 @@ VERBS: dict[str, tuple[str, Callable[[argparse.ArgumentParser], None], Callable[
     "run": ("start any script on several workers of this machine", _script, _run_script),
     "report": ("the page of a run", _report, _run_report),
     "compare": ("are two sets of runs equally accurate, within a margin", _compare, _run_compare),
+    "experiment": ("list, run and draw the experiments of the course", _experiment, _run_experiment),
     "doctor": ("is this machine ready: fact, verdict, fix", _doctor, _run_doctor),
 }
 

@@ -130,3 +130,13 @@ def own_group(path: str) -> tuple[bool, str, bool]:
     found = (world.ours, world.backend, dist.is_initialized() and summed() == 2.0)
     dist.destroy_process_group()
     return found
+
+
+def squared(number: int) -> dict[str, int]:
+    return {"square": number * number, "size": join_world().size, "by": os.getpid(), "threads": torch.get_num_threads()}
+
+
+def fail_at(number: int, bad: int) -> int:
+    if number == bad:
+        raise DataError(f"task {number} cannot be")
+    return number

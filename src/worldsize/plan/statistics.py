@@ -69,6 +69,19 @@ def _beta_below(x: float, a: float, b: float) -> float:
     return front * (value - 1)
 
 
+def mean_interval(values: Sequence[float], chance: float = 0.95) -> tuple[float, float, float]:
+    """The mean, and where the true one lies with this chance; one value alone has no interval but itself.
+
+    >>> [round(number, 3) for number in mean_interval([1.0, 2.0, 3.0])]
+    [2.0, -0.484, 4.484]
+    """
+    mean = fmean(values)
+    if len(values) < 2:
+        return mean, mean, mean
+    reach = student_quantile((1 + chance) / 2, len(values) - 1) * math.sqrt(variance(values) / len(values))
+    return mean, mean - reach, mean + reach
+
+
 # ---- are two means the same, within a margin? ------------------------------------------------------------------------
 
 
@@ -179,9 +192,11 @@ def holm(chances: Sequence[float]) -> list[float]:
 # ---- what has no formula ---------------------------------------------------------------------------------------------
 
 
-def bootstrap(draw_from: int, statistic: Callable[[list[int]], float], chance: float) -> tuple[float, float]:
+def bootstrap(
+    draw_from: int, statistic: Callable[[list[int]], float], chance: float, draws: int = DRAWS
+) -> tuple[float, float]:
     """The interval of a statistic over what was drawn again, with replacement, from so many places; the same always."""
     dice = random.Random(0)
-    found = sorted(statistic(dice.choices(range(draw_from), k=draw_from)) for _ in range(DRAWS))
-    cut = int(DRAWS * (1 - chance) / 2)
+    found = sorted(statistic(dice.choices(range(draw_from), k=draw_from)) for _ in range(draws))
+    cut = int(draws * (1 - chance) / 2)
     return found[cut], found[-cut - 1]

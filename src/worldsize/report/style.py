@@ -1,13 +1,33 @@
 """How the page looks, and its one script: a read-out that follows the pointer over a line chart."""
 
 # Colours: Okabe and Ito's set, which colour-blind readers can tell apart; lighter ones of it on dark paper.
-CSS = """
+COLOURS = """
 :root{color-scheme:light dark;--paper:#fff;--card:#f6f7f9;--ink:#1b1f24;--soft:#5a636e;--rule:#e1e5ea;--edge:#d0d6dd;
 --c0:#0072b2;--c1:#d55e00;--c2:#009e73;--c3:#b0568c;--c4:#b07a00;--c5:#56b4e9;--bar:#a9b4c0;--good:#00795a;--bad:#b84300;
 --pale:.38}
 @media screen and (prefers-color-scheme:dark){:root{--paper:#14181d;--card:#1d2329;--ink:#e8ebee;--soft:#a3adb8;
 --rule:#2a3138;--edge:#3a434d;--c0:#56b4e9;--c1:#f08a4b;--c2:#2bbf94;--c3:#dd94bd;--c4:#e6b93f;--c5:#8ea2ff;
 --bar:#5d6a77;--good:#3ccfa4;--bad:#ff9a62;--pale:.55}}
+"""
+
+DRAWING = """
+svg text{font-size:13px;fill:var(--ink);font-variant-numeric:tabular-nums}svg .tick,svg .axis{fill:var(--soft)}
+svg .tick{font-size:12.5px}svg .mid{text-anchor:middle}svg .end{text-anchor:end}
+svg .value{font-weight:600;font-size:14px}
+svg .remark{fill:var(--soft);font-size:12.5px}svg text{paint-order:stroke;stroke:var(--paper);
+stroke-width:4px;stroke-linejoin:round}
+.c0{--c:var(--c0)}.c1{--c:var(--c1)}.c2{--c:var(--c2)}.c3{--c:var(--c3)}.c4{--c:var(--c4)}.c5{--c:var(--c5)}
+.line{fill:none;stroke:var(--c);stroke-width:2.2;stroke-linejoin:round;stroke-linecap:round}
+.halo{stroke-width:8;opacity:var(--pale)}.faint{stroke-width:1.2;opacity:.7}.dashed{stroke-dasharray:6 5}
+.band{fill:var(--c);opacity:.2}.mark{fill:var(--c);stroke:var(--paper);stroke-width:1.4}
+.rule{stroke:var(--rule)}.leader{fill:none;stroke:var(--edge)}
+.reference{stroke:var(--soft);stroke-width:1.2;stroke-dasharray:2 3}
+.bar{fill:var(--bar)}.bar.highlight,.dot.highlight{fill:var(--c0)}.dot{fill:var(--bar);stroke:var(--paper);opacity:.85}
+.whisker{stroke:var(--ink);stroke-width:1.6;fill:none}.track{stroke:var(--edge);stroke-width:2;fill:none}
+.cross{stroke:var(--soft);stroke-width:1;pointer-events:none}
+"""
+
+PAGE = """
 *{box-sizing:border-box}
 body{margin:0;background:var(--paper);color:var(--ink);font:16px/1.55 -apple-system,"Segoe UI",Roboto,"Noto Sans",
 "Helvetica Neue","Liberation Sans",Arial,sans-serif;-webkit-text-size-adjust:100%}
@@ -33,20 +53,6 @@ color:var(--soft);font-size:13.5px;font-variant-numeric:tabular-nums}
 .about{color:var(--soft);font-size:14px;margin:6px 0 6px;max-width:54em}
 svg{display:block;width:100%;height:auto;overflow:visible}svg.narrow,.pair svg.wide{display:none}
 .pair svg.narrow{display:block}
-svg text{font-size:13px;fill:var(--ink);font-variant-numeric:tabular-nums}svg .tick,svg .axis{fill:var(--soft)}
-svg .tick{font-size:12.5px}svg .mid{text-anchor:middle}svg .end{text-anchor:end}
-svg .value{font-weight:600;font-size:14px}
-svg .remark{fill:var(--soft);font-size:12.5px}svg text{paint-order:stroke;stroke:var(--paper);
-stroke-width:4px;stroke-linejoin:round}
-.c0{--c:var(--c0)}.c1{--c:var(--c1)}.c2{--c:var(--c2)}.c3{--c:var(--c3)}.c4{--c:var(--c4)}.c5{--c:var(--c5)}
-.line{fill:none;stroke:var(--c);stroke-width:2.2;stroke-linejoin:round;stroke-linecap:round}
-.halo{stroke-width:8;opacity:var(--pale)}.faint{stroke-width:1.2;opacity:.7}.dashed{stroke-dasharray:6 5}
-.band{fill:var(--c);opacity:.2}.mark{fill:var(--c);stroke:var(--paper);stroke-width:1.4}
-.rule{stroke:var(--rule)}.leader{fill:none;stroke:var(--edge)}
-.reference{stroke:var(--soft);stroke-width:1.2;stroke-dasharray:2 3}
-.bar{fill:var(--bar)}.bar.highlight,.dot.highlight{fill:var(--c0)}.dot{fill:var(--bar);stroke:var(--paper);opacity:.85}
-.whisker{stroke:var(--ink);stroke-width:1.6;fill:none}.track{stroke:var(--edge);stroke-width:2;fill:none}
-.cross{stroke:var(--soft);stroke-width:1;pointer-events:none}
 details{font-size:14px;color:var(--soft)}summary{cursor:pointer;width:max-content;max-width:100%}
 .scroll{overflow:auto;margin:10px 0 18px}details .scroll{max-height:340px}table.ports{min-width:44em}
 table.events td:first-child{white-space:nowrap}
@@ -77,6 +83,8 @@ details,.readout{display:none}pre{white-space:pre-wrap}figure,.tile,tr,pre{break
 section{margin-top:26pt}.tiles{grid-template-columns:repeat(4,1fr)}.scroll{overflow:visible}table.ports{min-width:0}
 *{-webkit-print-color-adjust:exact;print-color-adjust:exact}}
 """
+
+CSS = COLOURS + DRAWING + PAGE
 
 SCRIPT = """
 for (const figure of document.querySelectorAll('figure')) {

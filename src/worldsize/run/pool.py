@@ -189,7 +189,7 @@ def _work(target: str, arguments: tuple, place: dict[str, Any], parent: Connecti
 
     try:
         world.stand_at(world.Place(**place))
-        _send(parent, "result", _resolve(target)(*arguments))
+        _send(parent, "result", resolve(target)(*arguments))
     except BaseException as error:
         _send(parent, "error", _describe(error))
     finally:
@@ -204,7 +204,7 @@ def _send(parent: Connection, kind: str, content: Any) -> None:
     parent.send_bytes(pickle.dumps((kind, content)))
 
 
-def _resolve(target: str) -> Callable:
+def resolve(target: str) -> Callable:
     module, _, name = target.partition(":")
     found: Any = importlib.import_module(module)
     for part in name.split("."):

@@ -232,8 +232,11 @@ def train_worker(run: Run, folder: str | None, stop_after: int | None, tell: Tel
         work.train()
     except _Stopped:
         pass
-    finally:
-        work.job.sync.close()
+    except BaseException:
+        if world.size == 1:  # several would wait for each other; their processes end
+            work.job.close()
+        raise
+    work.job.sync.close()
     return work.result()
 
 
@@ -286,6 +289,8 @@ class _Work:
             else:
                 for x, y in self.job.batches(train_set, count=count, batch_per_replica=batch):
                     self.job.backward(self.loss_of(x, y))
+            if (epoch + 1) % self.run.evaluate_every and epoch + 1 < self.plan.epochs:
+                continue
             self.last = self.evaluate(train_set, test_set) | self.noise()
             self.event("evaluated", epoch=epoch + 1, step=self.job.position.steps_done, **self.last)
             if self.world.worker == 0:

@@ -80,6 +80,7 @@ class Run:
     data_dir: str | None = option(None, "folder with the files of the full Fashion-MNIST", metavar="DIR")
     download: bool = option(False, "fetch the full Fashion-MNIST if it is nowhere here", action="store_true")
     save_every: int | None = option(None, "write a checkpoint every so many steps, besides every epoch", type=int)
+    evaluate_every: int = option(1, "test after every so many epochs, and at the end", type=int, metavar="EPOCHS")
     noise_scale: bool = option(
         False, "measure the gradient noise scale, every tenth step; changes no bit", action="store_true"
     )
@@ -95,6 +96,7 @@ class Run:
             "save_every",
             "ghost_batch",
             "grow_to",
+            "evaluate_every",
         ):
             value = getattr(self, name)
             if value is not None and value < 1:
@@ -152,6 +154,7 @@ MAY_CHANGE = (
     "data_dir",
     "download",
     "save_every",
+    "evaluate_every",
     "noise_scale",
 )
 

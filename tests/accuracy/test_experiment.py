@@ -1,0 +1,73 @@
+"""Experiments: each says what it asks, its published result is what its code says of it today, and it is drawn."""
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from worldsize.accuracy import experiment
+from worldsize.errors import Misuse
+
+
+@pytest.mark.parametrize("name", experiment.NAMES)
+def test_each_says_what_it_asks_sets_predicts_and_when_it_holds(name):
+    found = experiment.named(name)
+    assert found.question.endswith("?")
+    assert all(text[0].isupper() and text.endswith((".", "?")) for key, text in found.about.items() if key != "title")
+    assert re.search(r"arXiv:\d{4}\.\d{5}", found.source)
+    assert found.seeds >= 5
+
+
+@pytest.mark.parametrize("name", experiment.NAMES)
+def test_its_published_result_is_whole_and_judged_and_drawn_as_its_code_does_today(name, tmp_path):
+    result = experiment.read_result(experiment.published(name), name)
+    finding = experiment.named(name).judge(result["measured"])
+    assert (result["holds"], result["finding"]) == (finding.holds, finding.sentence)
+    assert (result["quick"], result["seeds"]) == (False, experiment.named(name).seeds)
+    assert result["command"] == f"worldsize experiment run {name}"
+    for suffix in ("html", "svg"):
+        experiment.write_figure(name, result, tmp_path / f"x.{suffix}")
+        assert "nothing recorded" not in (tmp_path / f"x.{suffix}").read_text()
+
+
+def test_the_published_drawings_are_those_of_the_published_results(repository: Path, tmp_path):
+    for name in experiment.NAMES:
+        result = experiment.read_result(experiment.published(name), name)
+        experiment.write_figure(name, result, tmp_path / "x.svg")
+        kept = repository / "docs" / "experiments" / f"{name}.svg"
+        assert kept.read_text() == (tmp_path / "x.svg").read_text(), f"draw {kept} again: make drawings"
+
+
+def test_every_file_of_the_room_is_a_named_experiment():
+    folder = Path(experiment.__file__).parent / "experiments"
+    files = {path.stem.replace("_", "-") for path in folder.glob("*.py")} - {"--init--"}
+    assert files == set(experiment.NAMES)
+
+
+def test_one_is_run_kept_and_drawn(tmp_path):
+    out = {"out": tmp_path, "console": Console(quiet=True)}
+    result = experiment.run_experiment("linear-neuron", workers=2, seeds=None, quick=True, **out)
+    assert json.loads((tmp_path / "linear-neuron.json").read_text()) == result
+    assert (result["seeds"], result["trials"], result["quick"]) == (2, 8, True)
+    assert "not judged" in (tmp_path / "linear-neuron.html").read_text()
+    assert len((tmp_path / "trials.jsonl").read_text().splitlines()) == 8
+
+
+def test_what_is_no_result_is_refused(tmp_path):
+    for content, message in (
+        (None, "there is no result .*; make one with: worldsize experiment run momentum"),
+        ("{", "does not read as JSON"),
+        ("[]", "is no result of experiment momentum"),
+        ('{"experiment": "headline", "measured": {}}', "is no result of experiment momentum"),
+    ):
+        path = tmp_path / "x.json"
+        if content is not None:
+            path.write_text(content)
+        with pytest.raises(Misuse, match=message):
+            experiment.read_result(path, "momentum")
+
+
+def test_json_knows_no_infinity():
+    assert experiment.plain({1: (float("inf"), 2), "a": [float("nan")]}) == {"1": [None, 2], "a": [None]}
