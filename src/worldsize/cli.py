@@ -327,13 +327,14 @@ def _run_landscape(arguments: argparse.Namespace) -> int:
 
     from worldsize.accuracy import landscape
 
+    console = Console(stderr=arguments.json, quiet=arguments.json and not sys.stderr.isatty(), highlight=False)
     view = landscape.View(**{each.name: getattr(arguments, each.name) for each in fields(landscape.View)})
     record = landscape.start_landscape(
         view,
         workers=arguments.workers,
         out=Path(arguments.out) if arguments.out else None,
         command=shlex.join(["worldsize", *sys.argv[1:]]),
-        console=(console := Console(stderr=arguments.json, highlight=False)),
+        console=console,
     )
     if arguments.json:
         print(json.dumps(landscape.as_json(record), indent=1))

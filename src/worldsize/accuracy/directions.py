@@ -23,7 +23,7 @@ def filter_normalised(model: nn.Module, generator: torch.Generator) -> dict[str,
             continue
         drawn = torch.randn(parameter.shape, generator=generator).to(parameter)
         lengths = [_filter_lengths(tensor) for tensor in (parameter.detach(), drawn)]
-        found[name] = drawn * (lengths[0] / lengths[1].clamp_min(torch.finfo(drawn.dtype).tiny))
+        found[name] = drawn * (lengths[0] / lengths[1])
     if not found:
         raise Misuse("the model has no weights but biases and norms, which stay in place; move another model")
     return found
