@@ -11,6 +11,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from accuracy.runs import write_run
 from proof import write_table
 
 from worldsize.cli import build_parser, main
@@ -89,6 +90,21 @@ MISUSES = {
 }
 
 
+LANDSCAPE_MISUSES = {
+    "no run": (["landscape", "nowhere"], "no run in nowhere: there is no such folder"),
+    "one more run": (["landscape", "run", "b", "c"], "unrecognized arguments: c"),
+    "unfinished run": (["landscape", "open"], "open has not finished; go on with: worldsize train --resume open"),
+    "diverged run": (["landscape", "bad"], "bad diverged: 1.weight is not finite at step-00000004"),
+    "other model": (["landscape", "run", "cnn"], "run trained model mlp and cnn cnn; a line needs two runs of one"),
+    "itself": (["landscape", "run", "run"], "both solutions have the same weights"),
+    "no width": (["landscape", "run", "--points", "2"], "--points 2 cannot be; with --dims 2 use 3 to 101"),
+    "no span": (["landscape", "run", "--span", "nan"], "--span nan cannot be; it must be above 0"),
+    "three dimensions": (["landscape", "run", "--dims", "3"], "argument --dims: invalid choice: 3"),
+    "more examples than there are": (["landscape", "run", "--examples", "99"], "--examples 99 are more than the 40"),
+    "no worker": (["landscape", "run", "--workers", "0"], "--workers 0 cannot be"),
+}
+
+
 @pytest.fixture
 def empty(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
@@ -115,7 +131,32 @@ def test_a_misuse_is_one_line_and_exit_2_and_writes_nothing(case, empty, capsys)
     assert list(empty.iterdir()) == []
 
 
-@pytest.mark.parametrize("words", [[], ["trian"], ["run"], ["report"], ["demo", "--workers", "1"]])
+@pytest.mark.parametrize("case", LANDSCAPE_MISUSES)
+def test_a_landscape_that_cannot_be_is_one_line_and_exit_2_and_writes_nothing(case, empty, capsys):
+    words, expected = LANDSCAPE_MISUSES[case]
+    for name, how in {"run": {}, "open": {"state": "open"}, "bad": {"poison": True}, "cnn": {"model": "cnn"}}.items():
+        write_run(empty / name, **how)
+    before = sorted(empty.rglob("*"))
+    assert main(words) == 2
+    assert re.search(expected, one_line(capsys))
+    assert sorted(empty.rglob("*")) == before
+
+
+def test_a_landscape_is_shown_as_lines_or_as_json_and_leaves_its_page(empty, capsys):
+    write_run(empty / "run")
+    words = ["landscape", "run", "--dims", "1", "--points", "4", "--workers", "1"]
+    assert main(words) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].startswith("5 things to measure, 0 of them kept in run/landscape/")
+    assert re.fullmatch(r"run  loss \d\.\d{4}, accuracy \d\.\d{4}", lines[1])
+    assert lines[-1] == "page run/landscape.html"
+    assert main([*words, "--json", "--out", "page.html"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert (len(found["values"]), found["page"]) == (4, "page.html")
+    assert (empty / "page.html").exists()
+
+
+@pytest.mark.parametrize("words", [[], ["trian"], ["landscape"], ["run"], ["report"], ["demo", "--workers", "1"]])
 def test_other_verbs_answer_a_misuse_in_one_line_too(words, empty, capsys):
     assert main(words) == 2
     one_line(capsys)
@@ -196,7 +237,7 @@ def test_help_and_version_do_not_import_torch():
         "import sys; from worldsize.cli import main\ntry: main(['{}'])\nexcept SystemExit as end: assert not end.code"
     )
     code += "\nassert not [name for name in ('torch', 'numpy', 'rich') if name in sys.modules], 'too much was imported'"
-    for words in ("--help", "--version", "train --help", "demo --help", "run --help"):
+    for words in ("--help", "--version", "train --help", "demo --help", "run --help", "landscape --help"):
         listed = "', '".join(words.split())
         done = subprocess.run([sys.executable, "-c", code.format(listed)], capture_output=True, text=True)
         assert done.returncode == 0, done.stderr

@@ -313,6 +313,58 @@ def _run_experiment(arguments: argparse.Namespace) -> int:
     return verbs.ACTIONS[arguments.action](arguments)
 
 
+def _landscape(verb: argparse.ArgumentParser) -> None:
+    verb.add_argument("run", metavar="RUN", help="a folder that `worldsize train` wrote")
+    verb.add_argument("other", metavar="OTHER", nargs="?", help="another such run: look at the way between both")
+    verb.add_argument("--dims", type=int, choices=[1, 2], default=2, help="a line, or a plane (default 2)")
+    verb.add_argument("--points", type=int, metavar="N", help="places along each direction (default 51, on a plane 21)")
+    verb.add_argument(
+        "--span",
+        type=float,
+        metavar="X",
+        help="how far to go: 1 moves each filter by its own length (default 1); with OTHER, how far beyond both, "
+        "1 being the way between them (default 0.25)",
+    )
+    verb.add_argument("--examples", type=int, metavar="N", help="measure on the first N examples (default 1000)")
+    verb.add_argument("--on", choices=["train", "test"], default="train", help="examples of which set (default train)")
+    verb.add_argument(
+        "--reestimate", action="store_true", help="measure the statistics of batch norm anew at every place"
+    )
+    verb.add_argument(
+        "--curvature", action="store_true", help="also the largest Hessian eigenvalue, the trace, and the sharpness"
+    )
+    verb.add_argument("--seed", type=int, default=0, metavar="N", help="of the random directions (default 0)")
+    verb.add_argument("--workers", type=int, metavar="N", help="processes; changes no bit (default: all there are)")
+    verb.add_argument("--out", metavar="FILE", help="where to write the page (default: landscape.html in RUN)")
+    verb.add_argument("--json", action="store_true", help="print the numbers as JSON, and nothing else, on stdout")
+
+
+def _run_landscape(arguments: argparse.Namespace) -> int:
+    import json
+    import shlex
+    from dataclasses import fields
+    from pathlib import Path
+
+    from rich.console import Console
+
+    from worldsize.accuracy import landscape
+
+    console = Console(stderr=arguments.json, quiet=arguments.json and not sys.stderr.isatty(), highlight=False)
+    view = landscape.View(**{each.name: getattr(arguments, each.name) for each in fields(landscape.View)})
+    record = landscape.start_landscape(
+        view,
+        workers=arguments.workers,
+        out=Path(arguments.out) if arguments.out else None,
+        command=shlex.join(["worldsize", *sys.argv[1:]]),
+        console=console,
+    )
+    if arguments.json:
+        print(json.dumps(landscape.as_json(record), indent=1))
+    else:
+        landscape.show(console, record)
+    return 0
+
+
 def _doctor(verb: argparse.ArgumentParser) -> None:
     verb.add_argument("--json", action="store_true", help="print the findings as JSON")
 
@@ -330,6 +382,7 @@ VERBS: dict[str, tuple[str, Callable[[argparse.ArgumentParser], None], Callable[
     "report": ("the page of a run", _report, _run_report),
     "compare": ("are two sets of runs equally accurate, within a margin", _compare, _run_compare),
     "experiment": ("list, run and draw the experiments of the course", _experiment, _run_experiment),
+    "landscape": ("the loss around a trained model, or between two", _landscape, _run_landscape),
     "doctor": ("is this machine ready: fact, verdict, fix", _doctor, _run_doctor),
 }
 

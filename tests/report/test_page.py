@@ -1,10 +1,13 @@
 """A page is one file that fetches nothing, whatever it is given."""
 
+import base64
+import hashlib
 import subprocess
 import sys
 import xml.etree.ElementTree as ET
 
-from worldsize.report.page import Section, Tile, command, commands, facts_table, render_page
+from worldsize.report.markup import Html
+from worldsize.report.page import Section, Tile, choice, command, commands, facts_table, render_page
 
 EVIL = "</title></style><script>alert(1)</script><img src=http://example.org onerror=x>"
 
@@ -60,6 +63,26 @@ def test_a_long_command_is_broken_as_a_shell_takes_it():
     )
 
 
+def test_of_several_drawings_the_first_is_chosen_and_each_has_its_label():
+    made = ET.fromstring(choice("axis", {"linear": Html("<p>a</p>"), EVIL: Html("<p>b</p>")}))
+    boxes, labels = made.findall("input"), made.findall("label")
+    assert [box.get("checked") for box in boxes] == ["checked", None]
+    assert [box.get("id") for box in boxes] == [label.get("for") for label in labels]
+    assert {box.get("name") for box in boxes} == {"axis"}
+    assert [label.text for label in labels] == ["linear", EVIL]
+    assert [part.findtext("p") for part in made.findall("div")] == ["a", "b"]
+
+
+def test_a_page_can_have_style_and_script_of_its_own_and_the_browser_runs_them():
+    page = render_page("t", "v", [], [], {}, css=".mine{}", script="const mine = 1")
+    assert ".mine{}</style>" in page
+    script = page[page.index("<script>") + 8 : page.index("</script>")]
+    assert script.endswith("const mine = 1")
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    assert f"script-src 'sha256-{digest}'" in parsed(page).find(".//meta[@http-equiv]").get("content")
+
+
 def test_pages_are_made_without_torch():
-    code = "import sys, worldsize.report.demo, worldsize.report.run; sys.exit('torch' in sys.modules)"
+    pages = "worldsize.report.demo, worldsize.report.landscape, worldsize.report.run"
+    code = f"import sys, {pages}; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code]).returncode == 0

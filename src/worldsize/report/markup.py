@@ -39,12 +39,12 @@ def element(name: str, /, *content: object, **attributes: object) -> Html:
         if value is not None
     )
     if not content:
-        # HTML knows the first two as void; the others are SVG shapes.
+        # HTML knows the first three as void; the others are SVG shapes.
         return Html(f"<{name}{given}/>" if name in _EMPTY else f"<{name}{given}></{name}>")
     return Html(f"<{name}{given}>{''.join(map(escape, content))}</{name}>")
 
 
-_EMPTY = {"br", "meta", "path", "rect", "line", "circle"}
+_EMPTY = {"br", "input", "meta", "path", "rect", "line", "circle"}
 
 
 def _brief(value: object) -> object:

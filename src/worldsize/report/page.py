@@ -39,9 +39,11 @@ def render_page(
     footer: Mapping[str, str],
     kind: str = "report",
     tone: Tone = "plain",
+    css: str = "",
+    script: str = "",
 ) -> str:
-    """The whole page; the same input gives the same bytes."""
-    script = Html(SCRIPT)
+    """The whole page, with style and script of its own where it needs some; the same input gives the same bytes."""
+    script = Html(SCRIPT + script)
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     # The browser itself is told to fetch nothing and to run no other script than ours.
     policy = f"default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-{digest}'"
@@ -51,7 +53,7 @@ def render_page(
         element("meta", http_equiv="Content-Security-Policy", content=policy),
         element("meta", name="viewport", content="width=device-width, initial-scale=1"),
         element("title", title),
-        element("style", Html(CSS)),
+        element("style", Html(CSS + css)),
     )
     brand = element("p", element("b", "worldsize"), " ", kind, class_="brand")
     header = element(
@@ -109,6 +111,17 @@ def command(verb: str, flags: Sequence[str]) -> str:
             lines.append("   ")
         lines[-1] += f" {flag}"
     return "\n".join(lines)
+
+
+def choice(name: str, options: Mapping[str, Html]) -> Html:
+    """Several drawings of which one is shown, the first until another is chosen; needs no script."""
+    parts: list[Html] = []
+    for i, label in enumerate(options):
+        key = f"{name}-{i}"
+        parts.append(element("input", type="radio", name=name, id=key, checked=None if i else "checked"))
+        parts.append(element("label", label, for_=key))
+    parts += [element("div", drawing, class_="option") for drawing in options.values()]
+    return element("div", *parts, class_="choice")
 
 
 def commands(steps: Mapping[str, str]) -> Html:

@@ -88,10 +88,17 @@ def grid_left(scale: Scale, left: float, right: float) -> Html:
     return join(parts)
 
 
-def figure(title: str, about: str, draw: Callable[[Sheet], tuple[float, Html]], table: Table, **data: str) -> Html:
-    """A chart as the page shows it: caption, the drawing in both sizes, and its numbers in a table to unfold."""
+def figure(
+    title: str,
+    about: str,
+    draw: Callable[[Sheet], tuple[float, Html]],
+    table: Table | None,
+    sheets: Sequence[Sheet] = (WIDE, NARROW),
+    **data: str,
+) -> Html:
+    """A chart as the page shows it: caption, the drawing in its sizes, and its numbers in a table to unfold."""
     drawings = []
-    for sheet in (WIDE, NARROW):
+    for sheet in sheets:
         height, content = draw(sheet)
         drawings.append(
             element(
@@ -106,7 +113,8 @@ def figure(title: str, about: str, draw: Callable[[Sheet], tuple[float, Html]], 
         )
     caption = element("figcaption", element("b", title), element("span", class_="readout"))
     note = [element("p", about, class_="about")] if about else []
-    return element("figure", caption, *drawings, *note, numbers(table), **data)
+    folded = [numbers(table)] if table else []
+    return element("figure", caption, *drawings, *note, *folded, **data)
 
 
 def numbers(table: Table) -> Html:

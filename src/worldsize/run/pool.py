@@ -7,6 +7,7 @@ import contextlib
 import importlib
 import multiprocessing
 import multiprocessing.forkserver
+import multiprocessing.resource_tracker
 import os
 import pickle
 import signal
@@ -45,7 +46,8 @@ def warm_up() -> None:
         raise Misuse(f"the temporary folder {tempfile.gettempdir()} is too long a path for a socket; set TMPDIR=/tmp")
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(PRELOAD)
-    with for_workers():
+    multiprocessing.resource_tracker.ensure_running()  # it would unblock the signal, were it started with the server
+    with for_workers(), _ctrl_c_later():
         multiprocessing.forkserver.ensure_running()
 
 
@@ -228,6 +230,16 @@ def _end_with_parent() -> None:
     if parent is not None:
         wait([parent.sentinel])
         os._exit(1)
+
+
+@contextlib.contextmanager
+def _ctrl_c_later() -> Iterator[None]:
+    """Have this process wait for Ctrl-C a moment, so that what it starts never sees it: not while it loads torch."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 @contextlib.contextmanager

@@ -5,8 +5,9 @@ from worldsize.accuracy.experiments import big_worlds
 
 def judged(hashes: list[str], kept: float) -> bool:
     accuracy = {
-        "none": {"1": [0.85, 0.851], "256": [0.6, 0.61]},
-        "linear": {"1": [0.85, 0.851], "256": [kept, kept + 0.01]},
+        "none": {"1": [0.85, 0.851], "64": [0.6, 0.61]},
+        "sqrt": {"1": [0.85, 0.851], "64": [0.5, 0.51]},
+        "linear": {"1": [0.85, 0.851], "64": [kept, kept + 0.01]},
     }
     return big_worlds.judge({"accuracy": accuracy, "weights": {"64": dict(zip("124", hashes, strict=True))}}).holds
 
