@@ -125,8 +125,8 @@ def _sources(module: str) -> str:
     """A digest of the code that a trial of this module rests on."""
     rooms = [path for room in ("plan", "parallel", "train") for path in sorted((PACKAGE / room).glob("*.py"))]
     own = Path(str(importlib.import_module(module).__file__))
-    shared = PACKAGE / "accuracy" / "trials.py"
+    shared = [PACKAGE / "accuracy" / f"{name}.py" for name in ("trials", "curvature", "directions", "surface")]
     digest = hashlib.sha256()
-    for path in [*rooms, shared, own]:
+    for path in [*rooms, *shared, own]:
         digest.update(path.read_bytes())
     return digest.hexdigest()[:16]

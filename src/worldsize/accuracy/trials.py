@@ -7,8 +7,10 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.optim.lr_scheduler import LambdaLR
 
 from worldsize.errors import NotFinite
+from worldsize.plan import rates
 from worldsize.train import data, models
 from worldsize.train.data import InMemory, Sets
 from worldsize.train.job import Job, join
@@ -95,6 +97,24 @@ def to_targets(
         except NotFinite:
             accuracy = 0.0
     return {"steps": steps, "noise_scale": noise, "accuracy": accuracy}
+
+
+def trained(
+    *, model: str, batch: int, rate: float, epochs: int, seed: int, momentum: float = 0.9, data_name: str = "fashion-14"
+) -> tuple[torch.nn.Module, Sets, float]:
+    """A model trained with SGD and a cosine schedule on one replica, its data, and its test accuracy."""
+    sets = load(data_name)
+    torch.manual_seed(seed)
+    net = models.build(model, sets)
+    optimizer = torch.optim.SGD(net.parameters(), rate, momentum=momentum)
+    steps = epochs * math.ceil(len(sets.train) / batch)
+    schedule = LambdaLR(optimizer, rates.schedule(steps, shape="cosine"))
+    with join(net, optimizer, scheduler=schedule, replicas=1, batch_per_replica=batch, seed=seed) as job:
+        loss = models.loss_of(sets, net)
+        for _ in job.epochs(epochs):
+            for x, y in job.batches(sets.train):
+                job.backward(loss(x, y))
+        return net, sets, job.evaluate(models.measures_of(sets, net), sets.test)["accuracy"]
 
 
 def looks(most_steps: int) -> list[int]:

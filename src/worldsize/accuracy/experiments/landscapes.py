@@ -1,0 +1,158 @@
+"""The loss around trained nets: with and without skip connections, from small and from large batches."""
+
+import math
+from typing import Any
+
+import torch
+
+from worldsize.accuracy import directions, surface, trials
+from worldsize.accuracy.bench import Bench
+from worldsize.accuracy.experiment import Experiment, Finding
+from worldsize.accuracy.surface import Surface
+from worldsize.plan.statistics import mean_interval, paired
+from worldsize.report.axis import Axis
+from worldsize.report.charts import Series, line_chart
+from worldsize.report.contours import range_of
+from worldsize.report.markup import Html
+from worldsize.report.page import pair
+from worldsize.report.relief import Relief, map_chart
+from worldsize.train import models
+
+SKIP, PLAIN = "WideResNet, skip connections", "WideResNet, no skip connections"
+SMALL, LARGE = "conv net, batch 32", "conv net, batch 1024"
+VARIANTS: dict[str, dict[str, Any]] = {
+    SKIP: {"model": "wrn-16-1", "batch": 64, "rate": 0.05, "epochs": 4},
+    PLAIN: {"model": "wrn-16-1-plain", "batch": 64, "rate": 0.05, "epochs": 4},
+    SMALL: {"model": "cnn", "batch": 32, "rate": 0.05, "epochs": 8},
+    LARGE: {"model": "cnn", "batch": 1024, "rate": 0.05, "epochs": 8},
+}
+EXAMPLES, DIRECTIONS = 1_000, 3
+RISE_AT = 0.5  # of the filters' own length
+
+
+def look(
+    *, model: str, batch: int, rate: float, epochs: int, points: int, plane_points: int, seed: int
+) -> dict[str, Any]:
+    """Train, then measure the loss along random directions, and for the first seed on the plane of two of them."""
+    net, sets, accuracy = trials.trained(model=model, batch=batch, rate=rate, epochs=epochs, seed=seed)
+    generator = torch.Generator().manual_seed(seed)
+    drawn = [directions.filter_normalised(net, generator) for _ in range(DIRECTIONS)]
+    measures, batches = models.measures_of(sets, net), [sets.train.take(torch.arange(EXAMPLES))]
+
+    def losses(ways: list[directions.Direction], grid: surface.Grid) -> list[list[float]]:
+        made = Surface(model=net, measure=measures, batches=batches, directions=ways)
+        return [[*place, made.at(place)["loss"]] for place in grid.rows]
+
+    lines = [losses([way], surface.line((-1, 1), points)) for way in drawn]
+    wide = losses(list(drawn[:2]), surface.plane((-1, 1), (-1, 1), plane_points)) if plane_points and not seed else []
+    return {"accuracy": accuracy, "lines": lines, "plane": wide}
+
+
+def measure(bench: Bench) -> dict[str, Any]:
+    """Each variant with every seed; of the lines the mean over directions."""
+    points, plane_points = (5, 3) if bench.quick else (21, 17)
+    few = {"epochs": 1} if bench.quick else {}
+    tasks = {name: task | few | {"points": points, "plane_points": plane_points} for name, task in VARIANTS.items()}
+    found = bench.each(look, tasks)
+    return {
+        name: {
+            "accuracy": [one["accuracy"] for one in outcomes],
+            "lines": [_mean_line(one["lines"]) for one in outcomes],
+            "plane": outcomes[0]["plane"],
+        }
+        for name, outcomes in found.items()
+    }
+
+
+def _mean_line(lines: list[list[list[float]]]) -> list[list[float]]:
+    return [[points[0][0], sum(loss for _, loss in points) / len(points)] for points in zip(*lines, strict=True)]
+
+
+def rises(measured: dict[str, Any], name: str) -> list[float]:
+    """With each seed: how many times its loss in the middle a net has half a filter's length away, both sides' mean."""
+    found = []
+    for line in measured[name]["lines"]:
+        middle = next(loss for at, loss in line if at == 0)
+        away = [loss for at, loss in line if math.isclose(abs(at), RISE_AT)]
+        found.append(sum(away) / len(away) - middle)
+    return found
+
+
+def ratio(measured: dict[str, Any], one: str, other: str) -> tuple[float, float, float]:
+    """How many times as high the other one rises, seed by seed, with its 95 % interval."""
+    sides = [[math.log(max(rise, 1e-9)) for rise in rises(measured, name)] for name in (one, other)]
+    difference = paired(sides[0], sides[1], 1.0)
+    low, high = difference.interval(0.95)
+    return math.exp(difference.mean), math.exp(low), math.exp(high)
+
+
+def judge(measured: dict[str, Any]) -> Finding:
+    skip, batch = ratio(measured, SKIP, PLAIN), ratio(measured, SMALL, LARGE)
+    return Finding(
+        holds=skip[1] > 1 and batch[1] > 1,
+        sentence=f"Half a filter's length away the loss rises {skip[0]:.2f} times ({skip[1]:.2f} to {skip[2]:.2f}) "
+        f"as much "
+        f"without skip connections, and {batch[0]:.2f} times ({batch[1]:.2f} to {batch[2]:.2f}) as much after batch "
+        f"1024 as "
+        "after batch 32.",
+    )
+
+
+def draw(measured: dict[str, Any]) -> list[Html]:
+    lines = []
+    for i, name in enumerate(VARIANTS):
+        rows = [(points[0][0], mean_interval([loss for _, loss in points])) for points in _by_place(measured[name])]
+        lines.append(
+            Series(
+                label=name,
+                points=[(at, mean) for at, (mean, _, _) in rows],
+                band=[(at, max(low, 1e-3), high) for at, (_, low, high) in rows],
+                colour=i,
+            )
+        )
+    curves = line_chart(
+        "The loss along random directions",
+        "Filter-normalised: at 1 every filter has moved by its own length. Mean over three directions a net and over "
+        "seeds, with the 95 % interval over seeds.",
+        Axis(title="distance along the direction"),
+        Axis(title="training loss", log=True),
+        lines,
+    )
+    planes = [_plane(name, measured[name]["plane"]) for name in VARIANTS if measured[name]["plane"]]
+    return [curves, *(pair(*planes[i : i + 2]) for i in range(0, len(planes), 2))]
+
+
+def _by_place(row: dict[str, Any]) -> list[tuple[list[float], ...]]:
+    return list(zip(*row["lines"], strict=True))
+
+
+def _plane(name: str, points: list[list[float]]) -> Html:
+    xs, ys = (sorted({point[axis] for point in points}) for axis in (0, 1))
+    known = {(x, y): loss for x, y, loss in points}
+    relief = Relief(
+        measure="loss",
+        x=Axis(title="first direction"),
+        y=Axis(title="second direction"),
+        xs=xs,
+        ys=ys,
+        values=[[known[x, y] for y in ys] for x in xs],
+        range=range_of([point[2] for point in points]),
+    )
+    return map_chart(name, "Training loss on a plane through the net trained with seed 0.", relief, None)
+
+
+EXPERIMENT = Experiment(
+    title="What the loss looks like around a solution",
+    question="Is the loss flatter around nets with skip connections, and around those that small batches find?",
+    setting="WideResNet-16-1 with and without skip connections (batch 64, 4 epochs) and the small conv net with "
+    "batch 32 "
+    "and 1024 at one rate (8 epochs), on Fashion-MNIST at 14x14 pixels (10,000 images). Loss on 1,000 training images "
+    "along three filter-normalised directions from -1 to 1, norms with their stored statistics.",
+    prediction="The loss rises more steeply without skip connections, and after large batches.",
+    source="Li et al., arXiv:1712.09913.",
+    passes="Half a filter's length away, the ratio of the rises is above 1 for both (95 % intervals over seeds).",
+    seeds=5,
+    measure=measure,
+    judge=judge,
+    draw=draw,
+)
