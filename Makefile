@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test test-gpu check format proof bench clean
+.PHONY: demo test test-gpu check format proof experiments drawings bench clean
 
 .venv/ready: pyproject.toml constraints.txt
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "worldsize needs Python 3.11 or newer; use make PYTHON=...")'
@@ -31,6 +31,13 @@ format: .venv/ready
 
 proof: .venv/ready  ## every catalogue in full; writes the tables under docs/proof
 	$(BIN)/python -m pytest -m proof -s
+
+experiments: .venv/ready  ## every experiment in full, most of an hour; keeps the results and draws them for the docs
+	$(BIN)/worldsize experiment run all --out build/experiments || test $$? = 1  # 1: a prediction did not hold
+	$(BIN)/python docs/experiments/draw.py build/experiments
+
+drawings: .venv/ready  ## the experiments' page and drawings, from their results
+	$(BIN)/python docs/experiments/draw.py
 
 bench: .venv/ready  ## speed against a plain torchrun script; on a machine with nothing else to do
 	$(BIN)/python benchmarks/against_ddp.py

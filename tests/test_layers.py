@@ -144,7 +144,7 @@ def test_every_module_says_what_it_is_for(modules):
     for path in modules.values():
         docstring = ast.get_docstring(ast.parse(path.read_text()))
         assert docstring, f"{path} has no docstring"
-        assert docstring.splitlines()[0].endswith((".", ":")), f"{path}: its first line is one sentence"
+        assert docstring.splitlines()[0].endswith((".", ":", "?")), f"{path}: its first line is one sentence"
 
 
 def test_every_module_has_its_tests_at_the_same_place_and_every_test_its_module(modules, repository):

@@ -2,9 +2,12 @@
 
 import json
 import re
+import runpy
+import shutil
 from pathlib import Path
 
 import pytest
+from proof import write_table
 from rich.console import Console
 
 from worldsize.accuracy import experiment
@@ -32,12 +35,14 @@ def test_its_published_result_is_whole_and_judged_and_drawn_as_its_code_does_tod
         assert "nothing recorded" not in (tmp_path / f"x.{suffix}").read_text()
 
 
-def test_the_published_drawings_are_those_of_the_published_results(repository: Path, tmp_path):
-    for name in experiment.NAMES:
-        result = experiment.read_result(experiment.published(name), name)
-        experiment.write_figure(name, result, tmp_path / "x.svg")
-        kept = repository / "docs" / "experiments" / f"{name}.svg"
-        assert kept.read_text() == (tmp_path / "x.svg").read_text(), f"draw {kept} again: make drawings"
+def test_the_page_and_drawings_of_the_docs_are_those_of_the_published_results(repository: Path, tmp_path):
+    folder = repository / "docs" / "experiments"
+    shutil.copy(folder / "draw.py", tmp_path)
+    runpy.run_path(str(tmp_path / "draw.py"))["main"](None)
+    drawn = {path.name: path.read_text() for path in tmp_path.iterdir()}
+    assert drawn.keys() == {path.name for path in folder.iterdir() if path.is_file()}
+    stale = [name for name, text in drawn.items() if (folder / name).read_text() != text]
+    assert not stale, "draw them again: make drawings"
 
 
 def test_every_file_of_the_room_is_a_named_experiment():
@@ -53,6 +58,20 @@ def test_one_is_run_kept_and_drawn(tmp_path):
     assert (result["seeds"], result["trials"], result["quick"]) == (2, 8, True)
     assert "not judged" in (tmp_path / "linear-neuron.html").read_text()
     assert len((tmp_path / "trials.jsonl").read_text().splitlines()) == 8
+
+
+@pytest.mark.proof
+def test_the_quick_mode_of_every_experiment_runs(repository: Path, tmp_path):
+    rows = []
+    for name in experiment.NAMES:
+        result = experiment.run_experiment(
+            name, workers=2, seeds=None, quick=True, out=tmp_path, console=Console(quiet=True)
+        )
+        assert result["quick"]
+        rows.append([name, result["trials"], result["seeds"], f"`{result['command']}`"])
+    columns = {"experiment": "---", "trials": "---:", "seeds": "---:", "command": "---"}
+    text = "A small part of each experiment, run to its page; what it finds is not judged."
+    write_table(repository, "experiments", "The quick mode of every experiment", text, columns, rows)
 
 
 def test_what_is_no_result_is_refused(tmp_path):

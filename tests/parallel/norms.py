@@ -50,13 +50,31 @@ def one_pass(model: nn.Module, x: Tensor, y: Tensor, share: float) -> dict[str, 
     return {name: tensor.detach() for name, tensor in found.items()}
 
 
-def part(sizes: list[int], affine: bool, whole_net: bool) -> dict[str, Tensor]:
-    world = join_world(device="cpu")
+def part(sizes: list[int], affine: bool, whole_net: bool, device: str = "cpu") -> dict[str, Tensor]:
+    world = join_world(device=device)
     model, x, y = case(sum(sizes), affine, whole_net)
-    convert(model, "sync")
+    convert(model, "sync").to(world.device)
     start = sum(sizes[: world.worker])
     mine = slice(start, start + sizes[world.worker])
-    return one_pass(model, x[mine], y[mine], sizes[world.worker] / sum(sizes))
+    share = sizes[world.worker] / sum(sizes)
+    found = one_pass(model, x[mine].to(world.device), y[mine].to(world.device), share)
+    return {name: tensor.cpu() for name, tensor in found.items()}
+
+
+def check(parts: list[dict[str, Tensor]], sizes: list[int], affine: bool, whole_net: bool) -> None:
+    """Are the workers' parts what ordinary batch norm makes of the whole batch?"""
+    whole = one_pass(*case(sum(sizes), affine, whole_net), 1.0)
+    assert len(whole) > (15 if whole_net else 4)
+    for name, expected in whole.items():
+        if name.startswith("grad"):
+            found = sum(part[name] for part in parts)
+        elif name in ("out", "x"):
+            found = torch.cat([part[name] for part in parts])
+        else:
+            found = parts[0][name]
+            assert all(torch.equal(found, part[name]) for part in parts), "statistics have the same bits everywhere"
+        error = (found - expected).double().norm() / max(1.0, expected.double().norm())
+        assert error < (1e-12 if whole_net else 1e-6), name
 
 
 def empty_part() -> None:

@@ -1,6 +1,8 @@
 """On a GPU: the same bits for every number of workers, and what `exact` needs there. Skipped where there is no GPU."""
 
+import contextlib
 import os
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -8,6 +10,7 @@ import pytest
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
+from parallel import norms
 from train import trials
 from train.jobs import Case, one_result, train, train_all
 
@@ -15,6 +18,8 @@ import worldsize
 from worldsize.errors import Misuse, NotFinite
 from worldsize.parallel import ground, world
 from worldsize.run.pool import run_workers
+from worldsize.train.loop import make_plan
+from worldsize.train.settings import Run
 
 GPUS = torch.cuda.device_count()
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(GPUS == 0, reason="no CUDA device on this machine")]
@@ -34,17 +39,39 @@ def test_all_numbers_of_workers_give_one_hash():
     one_result([*CASES, Case(net="odd", replicas=7)], workers=range(1, min(GPUS, 4) + 1))
 
 
-def train_on_the_first_gpu(cases: list[Case]) -> list[dict[str, Any]]:
+@contextlib.contextmanager
+def on_the_first_gpu() -> Iterator[None]:
     """All workers compute on one GPU, in a group that they make themselves: NCCL wants a GPU each, gloo does not."""
     place = world._given
     if place.size > 1:
         store = dist.FileStore(place.meet.removeprefix("file://"), place.size)
         dist.init_process_group("gloo", store=store, rank=place.worker, world_size=place.size)
-    found = train_all(cases)
+    yield
     assert world.current().device == torch.device("cuda", 0)
     if place.size > 1:
         dist.destroy_process_group()
-    return found
+
+
+def train_on_the_first_gpu(cases: list[Case]) -> list[dict[str, Any]]:
+    with on_the_first_gpu():
+        return train_all(cases)
+
+
+def normalise_on_the_first_gpu(sizes: list[int], whole_net: bool) -> dict[str, torch.Tensor]:
+    with on_the_first_gpu():
+        return norms.part(sizes, True, whole_net, "cuda")
+
+
+@pytest.mark.parametrize("whole_net", [False, True])
+@pytest.mark.parametrize("sizes", [[6, 6], [5, 1, 2, 3]])
+def test_workers_that_share_a_gpu_have_the_norm_of_one_big_batch(sizes, whole_net):
+    parts = run_workers(normalise_on_the_first_gpu, sizes, whole_net, workers=len(sizes), limit_s=120)
+    norms.check(parts, sizes, True, whole_net)
+
+
+def test_replicas_that_need_each_other_on_one_worker_are_refused_on_a_gpu():
+    with pytest.raises(Misuse, match="GPU"):
+        make_plan(Run(norm="sync", replicas=2, device="cuda"), 1)
 
 
 def test_workers_that_share_a_gpu_give_one_hash():

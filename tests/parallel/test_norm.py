@@ -18,18 +18,7 @@ from worldsize.train.settings import Run
 )
 def test_workers_together_have_the_norm_of_one_big_batch(sizes, affine, whole_net):
     parts = run_workers(norms.part, sizes, affine, whole_net, workers=len(sizes), limit_s=60)
-    whole = norms.one_pass(*norms.case(sum(sizes), affine, whole_net), 1.0)
-    assert len(whole) > (15 if whole_net else 4)
-    for name, expected in whole.items():
-        if name.startswith("grad"):
-            found = sum(part[name] for part in parts)
-        elif name in ("out", "x"):
-            found = torch.cat([part[name] for part in parts])
-        else:
-            found = parts[0][name]
-            assert all(torch.equal(found, part[name]) for part in parts), "statistics have the same bits everywhere"
-        error = (found - expected).double().norm() / max(1.0, expected.double().norm())
-        assert error < (1e-12 if whole_net else 1e-6), name
+    norms.check(parts, sizes, affine, whole_net)
 
 
 def test_a_worker_without_examples_is_told_so():

@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.utils.data import Dataset
 
-from worldsize.errors import LossError, Misuse, ResumeError
+from worldsize.errors import LossError, Misuse
 from worldsize.parallel import ground
 from worldsize.parallel.ddp import DdpSync
 from worldsize.parallel.exact import ExactSync
@@ -38,6 +38,7 @@ from worldsize.train.checkpoint import Position
 from worldsize.train.ema import EMA
 from worldsize.train.evaluation import evaluate, refit_norms
 from worldsize.train.experiment import Settings, Sync
+from worldsize.train.keeping import Keeping, plain_state
 from worldsize.train.losses import Losses
 from worldsize.train.models import has_batch_norm
 from worldsize.train.randomness import seed_all
@@ -122,6 +123,8 @@ class Job:
             if exact
             else DdpSync(model, world, bucket_mb=settings.bucket_mb)
         )
+        others = {"scheduler": scheduler, "scaler": scaler, "ema": self.ema}
+        self._keeping = Keeping(world, settings, model, optimizer, self.buffers, others)
         self.grad_norm: Tensor | None = None  # before clipping, of the last step
         self._now: _Pass | None = None
         self._losses = Losses(world, settings.replicas)
@@ -450,7 +453,7 @@ class Job:
         Every worker must call this. The model itself holds them too, after each loop and evaluation.
         """
         self.buffers.settle(self._default_buffers())
-        return {_plain(name): tensor for name, tensor in self.model.state_dict().items()}
+        return plain_state(self.model)
 
     def fingerprint(self) -> dict[str, str]:
         """The SHA-256 of the weights, of the buffers that evaluation uses, and of the averaged weights, if there are.
@@ -475,49 +478,14 @@ class Job:
         if self._now is not None and not (self._now.last and self._now.called):
             raise Misuse("job.save was called in the middle of a step; use save_every, or call it after the loop")
         self._losses.check()
-        kept = self.buffers.gather()
-        path = Path(folder) / f"step-{self.position.steps_done:08d}"
-        if self.world.worker == 0:
-            evaluated = dict(zip(self._names(), self.buffers.chosen(kept, self._default_buffers()), strict=True))
-            state = checkpoint.State(
-                model=self._state() | {name: evaluated[name] for name in self._state() if name in evaluated},
-                optimizer=self.optimizer.state_dict(),
-                buffers={f"{v}.{n}": t for v, row in enumerate(kept) for n, t in zip(self._names(), row, strict=True)},
-                position=self.position,
-                experiment=self._experiment(),
-                extra={name: part.state_dict() for name, part in self._parts().items()},
-            )
-            checkpoint.write(path, state)
-        self.world.barrier()
-        return path
+        return self._keeping.write(Path(folder), self.position, self._default_buffers())
 
     def resume(self, folder: str | Path) -> bool:
         """Continue from the newest whole checkpoint in this folder, at whatever world size; False if there is none."""
-        path = checkpoint.newest(Path(folder))
-        everyone = self.world.gather(path.name if path else None)
-        if any(name != everyone[0] for name in everyone):
-            odd = next(worker for worker, name in enumerate(everyone) if name != everyone[0])
-            raise ResumeError(
-                f"worker 0 finds {everyone[0]} in {folder}, worker {odd} finds {everyone[odd]}; "
-                "keep checkpoints on a file system that all hosts share"
-            )
-        if path is None:
+        position = self._keeping.read(Path(folder))
+        if position is None:
             return False
-        state = checkpoint.read(path)
-        checkpoint.fits(state, self._state(), self._experiment(), path)
-        with torch.no_grad():
-            for name, parameter in self.model.named_parameters():
-                parameter.copy_(state.model[_plain(name)])
-        try:
-            self.optimizer.load_state_dict(state.optimizer)
-        except ValueError as error:
-            raise ResumeError(f"{path} holds another optimizer: {error}; make it with the groups it had") from None
-        names = self._names()
-        self.buffers.load([[state.buffers[f"{v}.{n}"] for n in names] for v in range(self.settings.replicas)])
-        for name, part in self._parts().items():
-            if name in state.extra:
-                part.load_state_dict(state.extra[name])
-        self.position = state.position
+        self.position = position
         self.buffers.settle(self._default_buffers())
         return True
 
@@ -584,24 +552,6 @@ class Job:
     def _default_buffers(self) -> Literal["mean", "first"]:
         return "mean" if self.settings.sync == "exact" else "first"
 
-    def _experiment(self) -> dict[str, Any]:
-        """What must not change between two parts of one run."""
-        parts = {"optimizer": self.optimizer, "scheduler": self.scheduler, "scaler": self.scaler}
-        kinds = {name: None if part is None else type(part).__name__ for name, part in parts.items()}
-        return self.settings.facts() | kinds
-
-    def _parts(self) -> dict[str, Any]:
-        """What a checkpoint keeps besides the model and the optimizer."""
-        parts = {"scheduler": self.scheduler, "scaler": self.scaler, "ema": self.ema}
-        return {name: part for name, part in parts.items() if part is not None}
-
-    def _names(self) -> list[str]:
-        return [_plain(name) for name in self.buffers.names]
-
-    def _state(self) -> dict[str, Tensor]:
-        """The model's own state, under the names that it has when it is not compiled."""
-        return {_plain(name): tensor for name, tensor in self.model.state_dict().items()}
-
 
 class Watcher(Protocol):
     """Sees gradients and changes none."""
@@ -642,7 +592,3 @@ def _refuse_foreign_step(optimizer: Optimizer, *_: Any) -> None:
 def _shape_of(model: nn.Module, settings: Settings) -> dict[str, Any]:
     tensors = [(name, tuple(tensor.shape), str(tensor.dtype)) for name, tensor in model.named_parameters()]
     return settings.facts() | {"bucket_mb": settings.bucket_mb, "the model's parameters": tensors}
-
-
-def _plain(name: str) -> str:
-    return name.replace("_orig_mod.", "")

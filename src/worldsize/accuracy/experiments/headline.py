@@ -19,7 +19,7 @@ def settings(bench: Bench, **changes: Any) -> dict[str, Any]:
     """The flags of `worldsize train` that all variants share."""
     epochs = 2 if bench.quick else EPOCHS
     common = {"model": "cnn", "data": "fashion-14", "epochs": epochs, "evaluate_every": epochs, "reference_batch": 16}
-    return common | {"batch_per_replica": 16, "warmup": 0.5} | changes
+    return common | {"batch_per_replica": 16, "warmup": 0.5, "drop_short": True} | changes
 
 
 def measure(bench: Bench) -> dict[str, Any]:

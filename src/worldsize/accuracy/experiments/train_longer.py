@@ -6,11 +6,12 @@ from worldsize.accuracy import trials
 from worldsize.accuracy.bench import Bench
 from worldsize.accuracy.experiment import Experiment, Finding
 from worldsize.accuracy.variants import POINT, accuracies, against, in_points, strips
+from worldsize.plan.noise import sigma_for
 from worldsize.report.markup import Html
 
 EPOCHS, RATE = 6, 0.05
 REFERENCE, GROWN = "batch 32", "batch 256, linear rule"
-GHOST, NOISE = "the same, ghost batch norm of 32", "the same, gradient noise"
+GHOST, NOISE = "the same, ghost batch norm of 32", "batch 256, gradient noise in place of the rule"
 LONGER, BOTH = "the same, as many steps as batch 32", "as many steps, and ghost batch norm"
 MARGIN = 0.005
 
@@ -26,7 +27,7 @@ def measure(bench: Bench) -> dict[str, Any]:
         REFERENCE: common | {"batch_per_replica": 32},
         GROWN: grown,
         GHOST: grown | ghost,
-        NOISE: grown | {"gradient_noise": (256 / 32 - 1) ** 0.5},
+        NOISE: grown | {"lr_rule": "none", "gradient_noise": sigma_for(global_batch=256, reference_batch=32)},
         LONGER: grown | {"same_steps": True},
         BOTH: grown | ghost | {"same_steps": True},
     }
