@@ -22,6 +22,10 @@ SMALL += ["--epochs", "2", "--workers", "1"]
 
 MISUSES = {
     "batch not positive": (["--batch-per-replica", "0"], "--batch-per-replica 0 cannot be; .* at least 1"),
+    "never tested": (
+        ["--evaluate-every", "0"],
+        "--evaluate-every 0 cannot be; it must be a whole number of at least 1",
+    ),
     "batch no number": (["--batch-per-replica", "many"], "argument --batch-per-replica: invalid int value: 'many'"),
     "more workers than replicas": (["--workers", "9"], "9 workers cannot share 8 replicas.*; use at most 8 workers"),
     "unknown data": (["--data", "mnist"], "unknown data set 'mnist'; there are fashion-10k"),

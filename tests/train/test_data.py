@@ -37,6 +37,14 @@ def test_fashion_comes_with_the_package():
     assert sorted(y.bincount().tolist())[0] > 900
 
 
+def test_fashion_at_half_the_side_is_the_mean_of_four_pixels():
+    small, whole = load("fashion-14"), load("fashion-10k")
+    assert small.train.tensors[0].shape == (10_000, 14, 14)
+    assert torch.equal(small.test.tensors[1], whole.test.tensors[1])
+    corner = whole.train.tensors[0][:, 12:14, 8:10].float().mean((1, 2))
+    assert (small.train.tensors[0][:, 6, 4] - corner).abs().max() <= 0.5
+
+
 def test_the_full_set_is_read_from_the_system_and_begins_with_the_embedded_one(monkeypatch, tmp_path):
     if not (data.SYSTEM / "train-images-idx3-ubyte.gz").exists():
         pytest.skip(f"{data.SYSTEM} is not there; install Debian's dataset-fashion-mnist")
@@ -130,7 +138,7 @@ def test_the_line_is_a_line():
 @pytest.mark.parametrize(
     ("name", "says"),
     [
-        ("mnist", "unknown data set 'mnist'; there are fashion-10k, fashion, generated:"),
+        ("mnist", "unknown data set 'mnist'; there are fashion-10k, fashion-14, fashion, generated:"),
         ("generated:10", "data set 'generated:10' does not read; write generated:4096:3x32x32:10"),
         ("generated:a:3x3:2", "does not read"),
         ("generated:0:3x3:2", "examples and sides must be at least 1, classes at least 2"),

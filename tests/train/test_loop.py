@@ -174,6 +174,22 @@ def test_growing_batches_noise_and_averages_give_one_hash_also_when_interrupted(
     assert [step["rate"] for step in steps] == pytest.approx([each[2] for each in expected])
 
 
+def evaluated(evaluate_every: int) -> tuple[list[int], str]:
+    """The epochs that were tested, and the weights at the end."""
+    heard: list[dict] = []
+    run = replace(RUN, epochs=5, evaluate_every=evaluate_every)
+    (result,) = run_workers(
+        train_worker, run, None, None, tell, workers=1, on_message=lambda worker, message: heard.append(message)
+    )
+    return [message["epoch"] for message in heard if message["kind"] == "evaluated"], result["weights_sha256"]
+
+
+def test_it_is_tested_as_often_as_asked_and_at_the_end_and_that_changes_no_bit():
+    (often, weights), (seldom, same) = evaluated(1), evaluated(3)
+    assert (often, seldom) == ([1, 2, 3, 4, 5], [3, 5])
+    assert weights == same
+
+
 def test_an_average_changes_no_weight():
     plain, averaged = (
         run_workers(train_worker, replace(RUN, ema=ema), None, None, tell, workers=1)[0] for ema in (None, 0.5)
