@@ -137,6 +137,15 @@ def test_a_set_that_says_nothing_is_refused(case, tmp_path):
         read_set(make(tmp_path / "set"))
 
 
+def test_a_run_of_an_older_version_has_the_settings_of_a_new_one_where_it_says_none(tmp_path):
+    folder = write(tmp_path / "mixed", [0.8, 0.81])
+    old = folder / "seed-0" / "run.json"
+    facts = json.loads(old.read_text())
+    del facts["settings"]["same_steps"], facts["settings"]["ema"]
+    old.write_text(json.dumps(facts))
+    assert len(read_set(folder).runs) == 2
+
+
 def test_a_seed_counts_once(tmp_path):
     write(tmp_path / "set", GOOD)
     (tmp_path / "set" / "seed-1").rename(tmp_path / "set" / "again")

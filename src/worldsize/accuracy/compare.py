@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -15,7 +15,7 @@ from worldsize.plan import statistics
 from worldsize.plan.statistics import Difference
 from worldsize.report.records import Records, read_records
 from worldsize.report.values import number, part
-from worldsize.train.settings import MAY_CHANGE
+from worldsize.train.settings import MAY_CHANGE, Run
 
 UNITS = {"accuracy": (100.0, "points"), "loss": (1.0, "")}
 BETTER = {"accuracy": 1, "loss": -1}
@@ -119,7 +119,8 @@ def _refuse_unfinished(place: Path, records: Records) -> None:
 
 
 def _experiment(records: Records) -> dict[str, Any]:
-    settings = part(records.run, "settings") or {}
+    # A run of an older version lacks the settings that there were not yet: what they are unless set.
+    settings = {each.name: each.default for each in fields(Run)} | (part(records.run, "settings") or {})
     return {name: value for name, value in settings.items() if name not in (*MAY_CHANGE, "seed")}
 
 

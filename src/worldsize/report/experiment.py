@@ -8,6 +8,13 @@ from worldsize.report.page import Section, Tile, commands, facts_table, render_p
 from worldsize.report.style import COLOURS, DRAWING
 from worldsize.report.values import counted, duration, moment, part, written
 
+LABELS = {
+    "question": "Question",
+    "setting": "Setting",
+    "prediction": "Prediction",
+    "passes": "It holds if",
+    "source": "After",
+}
 FONT = 'svg{font-family:"Liberation Sans",Arial,sans-serif;background:var(--paper)}'
 
 
@@ -15,7 +22,7 @@ def experiment_page(about: Mapping[str, str], result: Mapping[str, Any], figures
     """One self-contained page; `about` has the title, the question and what else was said beforehand."""
     name, holds = str(result["experiment"]), bool(result["holds"])
     quick = bool(result.get("quick"))
-    facts = {label.capitalize(): about[label] for label in ("question", "setting", "prediction", "passes", "source")}
+    facts = {label: about[name] for name, label in LABELS.items()}
     sections = [
         Section(title="What was asked", content=[facts_table(facts)]),
         Section(title="What was measured", content=list(figures)),

@@ -4,6 +4,7 @@ The workers share no world. Each computes as one that is alone, so what comes of
 work, or on who takes what.
 """
 
+import gc
 import os
 import tempfile
 from collections.abc import Callable, Sequence
@@ -52,6 +53,7 @@ def _labour(target: str, tasks: Sequence[Task], taken: str) -> None:
     for place, task in enumerate(tasks):
         if _take(Path(taken) / str(place)):
             pool.tell((place, function(**task)))
+            gc.collect()  # a job and its model hold each other, and their tensors do not count as garbage that waits
 
 
 def _take(claim: Path) -> bool:
