@@ -4,12 +4,13 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 
 import pytest
 from run import crews
 
 from worldsize.errors import DataError, Failure, WorkerDied
-from worldsize.run.pool import run_workers
+from worldsize.run.pool import _signals_later, run_workers
 
 PARENT = """
 import sys
@@ -102,3 +103,24 @@ def test_ctrl_c_ends_the_parent_and_the_workers(parent):
     assert process.wait(crews.WAIT_S) == 130
     assert all(crews.gone(worker) for worker in workers)
     assert process.stderr.read() == ""
+
+
+def test_ctrl_c_waits_until_a_process_is_started_also_where_another_thread_gets_it():
+    handler, done, begin = signal.getsignal(signal.SIGINT), [], threading.Event()
+
+    def interrupt():
+        begin.wait()
+        signal.raise_signal(signal.SIGINT)
+
+    other = threading.Thread(target=interrupt)
+    other.start()  # outside, where it inherits no mask
+    with pytest.raises(KeyboardInterrupt):  # noqa: PT012  # what comes after the signal is the test
+        with _signals_later():
+            begin.set()
+            other.join()
+            signal.raise_signal(signal.SIGINT)
+            done.append("started")
+        done.append("too late")
+    assert done == ["started"]
+    assert signal.getsignal(signal.SIGINT) is handler
+    assert signal.SIGINT not in signal.pthread_sigmask(signal.SIG_BLOCK, [])

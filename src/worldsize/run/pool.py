@@ -47,7 +47,7 @@ def warm_up() -> None:
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(PRELOAD)
     multiprocessing.resource_tracker.ensure_running()  # it would unblock the signal, were it started with the server
-    with for_workers(), _ctrl_c_later():
+    with for_workers(), _signals_later():  # the server inherits the mask: Ctrl-C while it loads torch is not for it
         multiprocessing.forkserver.ensure_running()
 
 
@@ -101,7 +101,7 @@ class _Crew:
             self.processes.append(process)
             self.pipes.append(ours)
             try:
-                with _without_main():
+                with _without_main(), _signals_later():
                     process.start()
             finally:
                 theirs.close()
@@ -233,13 +233,27 @@ def _end_with_parent() -> None:
 
 
 @contextlib.contextmanager
-def _ctrl_c_later() -> Iterator[None]:
-    """Have this process wait for Ctrl-C a moment, so that what it starts never sees it: not while it loads torch."""
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
+def _signals_later() -> Iterator[None]:
+    """Have Ctrl-C and the like wait until what is inside is done.
+
+    A worker whose start was interrupted would be unknown to the one who has to end it. A mask alone does not help: the
+    system then gives the signal to another thread, and Python raises in this one all the same.
+    """
+    if threading.current_thread() is not threading.main_thread():  # Python raises in the main thread only
+        yield
+        return
+    seen: list[int] = []
+    handled = [each for each in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP) if callable(signal.getsignal(each))]
+    before = {each: signal.signal(each, lambda number, frame: seen.append(number)) for each in handled}
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
     try:
         yield
     finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+        for each, handler in before.items():
+            signal.signal(each, handler)
+        for number in seen[:1]:
+            signal.raise_signal(number)
 
 
 @contextlib.contextmanager
