@@ -8,6 +8,7 @@ from worldsize.accuracy.trials import accuracy_of
 from worldsize.plan.statistics import Difference, mean_interval, paired
 from worldsize.report.axis import Axis
 from worldsize.report.bars import Strip, strip_chart
+from worldsize.report.charts import Series
 from worldsize.report.markup import Html
 from worldsize.report.records import Records
 
@@ -42,6 +43,19 @@ def strips(title: str, about: str, accuracy: Mapping[str, Sequence[float]], refe
         note = f"mean {100 * mean:.2f} ({100 * low:.2f} to {100 * high:.2f})"
         rows.append(Strip(label=name, values=[100 * v for v in values], note=note, highlight=name == reference))
     return strip_chart(title, about, Axis(title="test accuracy, %"), rows, digits=4)
+
+
+def curve(label: str, rows: Mapping[int, Sequence[float]] | Mapping[float, Sequence[float]], colour: int = 0) -> Series:
+    """The mean over seeds at each place, with a band for its 95 % interval."""
+    found = {at: mean_interval(values) for at, values in rows.items()}
+    return Series(
+        label=label,
+        points=[(at, mean) for at, (mean, _, _) in found.items()],
+        # A logarithmic axis has no place for an interval that reaches below zero.
+        band=[(at, max(low, mean / 100), high) for at, (mean, low, high) in found.items()],
+        colour=colour,
+        markers=True,
+    )
 
 
 def verdicts(accuracy: Mapping[str, Sequence[float]], reference: str, margin: float) -> list[Verdict]:

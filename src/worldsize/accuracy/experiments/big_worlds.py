@@ -5,10 +5,10 @@ from typing import Any
 from worldsize.accuracy import trials
 from worldsize.accuracy.bench import Bench
 from worldsize.accuracy.experiment import Experiment, Finding
-from worldsize.accuracy.variants import accuracies
+from worldsize.accuracy.variants import accuracies, curve
 from worldsize.plan.statistics import mean_interval
 from worldsize.report.axis import Axis
-from worldsize.report.charts import Series, line_chart
+from worldsize.report.charts import line_chart
 from worldsize.report.markup import Html
 from worldsize.run import pool
 from worldsize.train.loop import train_worker
@@ -74,18 +74,10 @@ def judge(measured: dict[str, Any]) -> Finding:
 
 
 def draw(measured: dict[str, Any]) -> list[Html]:
-    lines = []
-    for i, (rule, label) in enumerate(RULES.items()):
-        rows = {int(n): mean_interval(values) for n, values in measured["accuracy"][rule].items()}
-        lines.append(
-            Series(
-                label=label,
-                points=[(n, mean) for n, (mean, _, _) in rows.items()],
-                band=[(n, low, high) for n, (_, low, high) in rows.items()],
-                colour=i,
-                markers=True,
-            )
-        )
+    lines = [
+        curve(label, {int(n): values for n, values in measured["accuracy"][rule].items()}, i)
+        for i, (rule, label) in enumerate(RULES.items())
+    ]
     return [
         line_chart(
             "What the size of the world does to the accuracy",

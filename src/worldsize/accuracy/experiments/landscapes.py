@@ -9,9 +9,10 @@ from worldsize.accuracy import directions, surface, trials
 from worldsize.accuracy.bench import Bench
 from worldsize.accuracy.experiment import Experiment, Finding
 from worldsize.accuracy.surface import Surface
-from worldsize.plan.statistics import mean_interval, paired
+from worldsize.accuracy.variants import curve
+from worldsize.plan.statistics import paired
 from worldsize.report.axis import Axis
-from worldsize.report.charts import Series, line_chart
+from worldsize.report.charts import line_chart
 from worldsize.report.contours import range_of
 from worldsize.report.markup import Html
 from worldsize.report.page import pair
@@ -99,17 +100,7 @@ def judge(measured: dict[str, Any]) -> Finding:
 
 
 def draw(measured: dict[str, Any]) -> list[Html]:
-    lines = []
-    for i, name in enumerate(VARIANTS):
-        rows = [(points[0][0], mean_interval([loss for _, loss in points])) for points in _by_place(measured[name])]
-        lines.append(
-            Series(
-                label=name,
-                points=[(at, mean) for at, (mean, _, _) in rows],
-                band=[(at, max(low, 1e-3), high) for at, (_, low, high) in rows],
-                colour=i,
-            )
-        )
+    lines = [curve(name, _by_place(measured[name]), i) for i, name in enumerate(VARIANTS)]
     curves = line_chart(
         "The loss along random directions",
         "Filter-normalised: at 1 every filter has moved by its own length. Mean over three directions a net and over "
@@ -122,8 +113,9 @@ def draw(measured: dict[str, Any]) -> list[Html]:
     return [curves, *(pair(*planes[i : i + 2]) for i in range(0, len(planes), 2))]
 
 
-def _by_place(row: dict[str, Any]) -> list[tuple[list[float], ...]]:
-    return list(zip(*row["lines"], strict=True))
+def _by_place(row: dict[str, Any]) -> dict[float, list[float]]:
+    """The loss of every seed at each place of the line."""
+    return {points[0][0]: [loss for _, loss in points] for points in zip(*row["lines"], strict=True)}
 
 
 def _plane(name: str, points: list[list[float]]) -> Html:

@@ -7,8 +7,9 @@ import torch
 from worldsize.accuracy import trials
 from worldsize.accuracy.bench import Bench
 from worldsize.accuracy.experiment import Experiment, Finding
+from worldsize.accuracy.variants import curve
 from worldsize.plan.fits import PowerLaw, fit_power_law
-from worldsize.plan.statistics import bootstrap, mean_interval
+from worldsize.plan.statistics import bootstrap
 from worldsize.report.axis import Axis
 from worldsize.report.charts import Series, line_chart
 from worldsize.report.markup import Html
@@ -69,7 +70,7 @@ def judge(measured: dict[str, Any]) -> Finding:
 
 def draw(measured: dict[str, Any]) -> list[Html]:
     found, _ = law(measured)
-    rows = {int(name): mean_interval(row) for name, row in measured["errors"].items()}
+    rows = {int(name): row for name, row in measured["errors"].items()}
     smooth = [min(rows) * (max(rows) / min(rows)) ** (i / 40) for i in range(41)]
     return [
         line_chart(
@@ -79,12 +80,7 @@ def draw(measured: dict[str, Any]) -> list[Html]:
             Axis(title="examples to train on", log=True),
             Axis(title="error on images that chose nothing", log=True),
             [
-                Series(
-                    label="measured",
-                    points=[(size, mean) for size, (mean, _, _) in rows.items()],
-                    band=[(size, low, high) for size, (_, low, high) in rows.items()],
-                    markers=True,
-                ),
+                curve("measured", rows),
                 Series(
                     label=f"{found.factor:.3g} m^-{found.exponent:.2f} + {found.floor:.3f}",
                     points=[(size, found.error(size)) for size in smooth],

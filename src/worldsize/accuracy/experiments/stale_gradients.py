@@ -12,12 +12,11 @@ from worldsize.accuracy import trials
 from worldsize.accuracy.bench import Bench
 from worldsize.accuracy.experiment import Experiment, Finding
 from worldsize.accuracy.experiments import linear_neuron
-from worldsize.accuracy.variants import POINT, accuracies, against, in_points
+from worldsize.accuracy.variants import POINT, accuracies, against, curve, in_points
 from worldsize.errors import NotFinite
 from worldsize.plan import rates
-from worldsize.plan.statistics import mean_interval
 from worldsize.report.axis import Axis
-from worldsize.report.charts import Series, line_chart
+from worldsize.report.charts import line_chart
 from worldsize.report.markup import Html
 from worldsize.train import models
 from worldsize.train.job import join
@@ -110,18 +109,10 @@ def judge(measured: dict[str, Any]) -> Finding:
 
 
 def draw(measured: dict[str, Any]) -> list[Html]:
-    lines = []
-    for lag in (0, 1):
-        rows = {float(rate): mean_interval(values) for rate, values in measured["accuracy"][str(lag)].items()}
-        lines.append(
-            Series(
-                label=f"lag {lag}",
-                points=[(rate, mean) for rate, (mean, _, _) in rows.items()],
-                band=[(rate, low, high) for rate, (_, low, high) in rows.items()],
-                colour=lag,
-                markers=True,
-            )
-        )
+    rows = measured["accuracy"]
+    lines = [
+        curve(f"lag {lag}", {float(rate): values for rate, values in rows[str(lag)].items()}, lag) for lag in (0, 1)
+    ]
     return [
         line_chart(
             "Old gradients bear a smaller rate",
@@ -135,7 +126,7 @@ def draw(measured: dict[str, Any]) -> list[Html]:
 
 
 EXPERIMENT = Experiment(
-    title="One-step-old gradients keep the accuracy at a smaller rate",
+    title="Gradients that are one step old",
     question="What does it cost to apply the gradients of the step before (lag 1), which hides all communication?",
     setting="MLP with two hidden layers of 128 on Fashion-MNIST at 14x14 pixels (10,000 images), global batch 64 in 4 "
     "replicas, momentum 0.9, 8 epochs, cosine schedule, five rates; and gradient descent on the linear neuron.",

@@ -8,8 +8,8 @@ from typing import Any
 from worldsize.accuracy import trials
 from worldsize.accuracy.bench import Bench
 from worldsize.accuracy.experiment import Experiment, Finding
+from worldsize.accuracy.variants import curve
 from worldsize.plan.fits import fit_scaling
-from worldsize.plan.statistics import mean_interval
 from worldsize.report.axis import Axis
 from worldsize.report.charts import Series, line_chart
 from worldsize.report.markup import Html
@@ -90,16 +90,7 @@ def draw(measured: dict[str, Any]) -> list[Html]:
     for i, target in enumerate(TARGETS):
         points = means(measured, target)
         rows = {batch: measured["batches"][str(batch)]["steps"][str(target)] for batch in points}
-        band = [(batch, *mean_interval(steps)[1:]) for batch, steps in rows.items()]
-        lines.append(
-            Series(
-                label=f"accuracy {target:g}",
-                points=list(points.items()),
-                band=[(batch, max(low, 1.0), high) for batch, low, high in band],
-                colour=i,
-                markers=True,
-            )
-        )
+        lines.append(curve(f"accuracy {target:g}", rows, i))
     points = means(measured, TARGETS[-1])
     return [_steps_chart(lines, points), _examples_chart(measured), _rates_chart(measured)]
 
