@@ -4,14 +4,13 @@ python docs/experiments/draw.py            draw them again
 python docs/experiments/draw.py FOLDER     first keep the results that `worldsize experiment run` left in FOLDER
 """
 
-import shutil
+import json
 import sys
 from pathlib import Path
 from typing import Any
 
 from worldsize.accuracy import experiment
 from worldsize.accuracy.experiment import NAMES
-from worldsize.report.values import duration
 
 HERE = Path(__file__).parent
 TOP = """# The experiments
@@ -35,12 +34,12 @@ results anew. This page is written by `make drawings`.
 
 def page(results: dict[str, dict[str, Any]]) -> str:
     """README.md: a table, then a section for each experiment."""
-    rows = ["| experiment | did the prediction hold? | took |", "| --- | --- | --- |"]
+    rows = ["| experiment | did the prediction hold? |", "| --- | --- |"]
     parts = []
     for name, result in results.items():
         about = experiment.named(name)
         held = "yes" if result["holds"] else "**no**"
-        rows.append(f"| [{about.title}](#{name}) | {held} | {duration(result['wall_s'])} |")
+        rows.append(f"| [{about.title}](#{name}) | {held} |")
         facts = {"Setting": about.setting, "Prediction": about.prediction, "Holds if": about.passes}
         told = "\n".join(f"- {label}: {text}" for label, text in facts.items())
         parts.append(
@@ -57,7 +56,10 @@ def _machine(result: dict[str, Any]) -> str:
 
 def main(made: Path | None) -> None:
     for name in NAMES if made else ():
-        shutil.copy(made / f"{name}.json", experiment.published(name))
+        result = experiment.read_result(made / f"{name}.json", name)
+        finding = experiment.named(name).judge(result["measured"])  # in the words of today
+        result |= {"holds": finding.holds, "finding": finding.sentence}
+        experiment.published(name).write_text(json.dumps(result, indent=1) + "\n")
     results = {name: experiment.read_result(experiment.published(name), name) for name in NAMES}
     for name, result in results.items():
         experiment.write_figure(name, result, HERE / f"{name}.svg")

@@ -65,6 +65,15 @@ def verdicts(accuracy: Mapping[str, Sequence[float]], reference: str, margin: fl
     return compare(sets[reference], others, Question(margin=margin))
 
 
+def capital(sentence: str) -> str:
+    """A sentence that begins with a capital letter.
+
+    >>> capital("batch 256 is as good as LAMB")
+    'Batch 256 is as good as LAMB'
+    """
+    return sentence[:1].upper() + sentence[1:]
+
+
 def _as_set(name: str, values: Sequence[float]) -> RunSet:
     none: dict[str, Any] = {"run": {}, "steps": [], "events": [], "sessions": 1, "repeated": 0, "unreadable": 0}
     runs = {seed: Records(result={"accuracy": value}, **none) for seed, value in enumerate(values)}

@@ -5,11 +5,12 @@ from typing import Any
 from worldsize.accuracy import trials
 from worldsize.accuracy.bench import Bench
 from worldsize.accuracy.experiment import Experiment, Finding
-from worldsize.accuracy.variants import POINT, accuracies, strips, verdicts
+from worldsize.accuracy.variants import POINT, accuracies, capital, strips, verdicts
 from worldsize.report.markup import Html
 
 EPOCHS, RATE, MARGIN = 8, 0.05, 0.005
 CUT, GROWN, CONSTANT = "rate cut by ten, twice", "batch grown instead", "neither"
+IN_WORDS = {CUT: "a rate cut twice by ten", GROWN: "a batch that grows", CONSTANT: "a constant rate"}
 SCHEDULES = {CUT: "step", GROWN: "grow", CONSTANT: "constant"}
 
 
@@ -24,20 +25,21 @@ def measure(bench: Bench) -> dict[str, Any]:
 
 
 def judge(measured: dict[str, Any]) -> Finding:
-    told = {verdict.second: verdict for verdict in verdicts(measured["accuracy"], CUT, MARGIN)}
+    named = {IN_WORDS[name]: values for name, values in measured["accuracy"].items()}
+    grown, constant = verdicts(named, IN_WORDS[CUT], MARGIN)
     updates = measured["updates"]
     saved = updates[CUT] / updates[GROWN]
     return Finding(
-        holds=told[GROWN].answer == "equivalent" and told[CONSTANT].answer != "equivalent" and saved > 1.7,
+        holds=grown.answer == "equivalent" and constant.answer != "equivalent" and saved > 1.7,
         sentence=f"Growing the batch takes {updates[GROWN]:,} updates instead of {updates[CUT]:,}, {saved:.1f} "
         f"times fewer. "
-        f"{told[GROWN].sentence} {told[CONSTANT].sentence}",
+        f"{capital(grown.sentence)} {capital(constant.sentence)}",
     )
 
 
 def draw(measured: dict[str, Any]) -> list[Html]:
     updates = measured["updates"]
-    rows = {f"{name}: {updates[name]:,} updates": values for name, values in measured["accuracy"].items()}
+    rows = {f"{IN_WORDS[name]}: {updates[name]:,} updates": values for name, values in measured["accuracy"].items()}
     about = "8 epochs; the change comes after a half and after three quarters of them. One dot per seed."
     return [strips("The batch can grow instead of the rate being cut", about, rows, next(iter(rows)))]
 

@@ -5,7 +5,7 @@ from typing import Any
 from worldsize.accuracy import trials
 from worldsize.accuracy.bench import Bench
 from worldsize.accuracy.experiment import Experiment, Finding
-from worldsize.accuracy.variants import accuracies, against, in_points, strips, verdicts
+from worldsize.accuracy.variants import accuracies, against, capital, in_points, strips, verdicts
 from worldsize.report.markup import Html
 
 MARGIN = 0.005
@@ -56,7 +56,7 @@ def judge(measured: dict[str, Any]) -> Finding:
     return Finding(
         holds=told[NAIVE].answer == "worse" and bool(equal),
         sentence=f"With nothing changed sixteen times the batch costs {in_points(loss)}. {none}"
-        + " ".join(verdict.sentence for verdict in shown),
+        + " ".join(capital(verdict.sentence) for verdict in shown),
     )
 
 
