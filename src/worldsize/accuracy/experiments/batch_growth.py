@@ -31,9 +31,8 @@ def judge(measured: dict[str, Any]) -> Finding:
     saved = updates[CUT] / updates[GROWN]
     return Finding(
         holds=grown.answer == "equivalent" and constant.answer != "equivalent" and saved > 1.7,
-        sentence=f"Growing the batch takes {updates[GROWN]:,} updates instead of {updates[CUT]:,}, {saved:.1f} "
-        f"times fewer. "
-        f"{capital(grown.sentence)} {capital(constant.sentence)}",
+        sentence=f"Growing the batch takes {updates[GROWN]:,} updates instead of {updates[CUT]:,}, {saved:.1f} times "
+        f"fewer. {capital(grown.sentence)} {capital(constant.sentence)}",
     )
 
 
@@ -47,14 +46,13 @@ def draw(measured: dict[str, Any]) -> list[Html]:
 EXPERIMENT = Experiment(
     title="Grow the batch instead of cutting the rate",
     question="Is a batch that grows as good as a rate that is cut, with fewer updates?",
-    setting="Small conv net with batch norm on Fashion-MNIST at 14x14 pixels (10,000 images), 8 epochs, batch 32 in 4 "
-    "replicas, momentum 0.9. After a half and after three quarters of the epochs the rate is divided by ten, or the "
-    "batch grows by as much, up to a tenth of the data (then the rate is cut for what is left).",
+    setting="Small conv net with batch norm on Fashion-MNIST at 14x14 pixels (10,000 images), 8 epochs, batch 32 in "
+    "4 replicas, momentum 0.9. After a half and after three quarters of the epochs the rate is divided by ten, or "
+    "the batch grows by as much, up to a tenth of the data (then the rate is cut for what is left).",
     prediction="Equal accuracy with about half of the updates.",
     source="Smith et al., arXiv:1711.00489.",
-    passes=f"`compare` calls them equivalent within {MARGIN / POINT:g} points, and a constant rate not; at least "
-    f"1.7 times "
-    "fewer updates.",
+    passes=f"`compare` calls them equivalent within {MARGIN / POINT:g} points, and a constant rate not; at least 1.7 "
+    "times fewer updates.",
     seeds=8,
     measure=measure,
     judge=judge,

@@ -67,9 +67,8 @@ def judge(measured: dict[str, Any]) -> Finding:
         holds=same and at["none"] > 1 and at["none"] > 2 * min(at["sqrt"], at["linear"]),
         sentence=f"Worlds of {worlds} replicas have {'the same' if same else 'other'} weights on 1, 2 and 4 real "
         f"workers. From 1 to {JUDGED_AT} replicas of 8 the accuracy falls by {at['none']:.1f} points if the rate is "
-        f"not "
-        f"adapted, by {at['sqrt']:.1f} with the square-root rule and by {at['linear']:.1f} with the linear one. At "
-        f"{largest}: {said}.",
+        f"not adapted, by {at['sqrt']:.1f} with the square-root rule and by {at['linear']:.1f} with the linear one. "
+        f"At {largest}: {said}.",
     )
 
 
@@ -81,9 +80,8 @@ def draw(measured: dict[str, Any]) -> list[Html]:
     return [
         line_chart(
             "What the size of the world does to the accuracy",
-            "Every replica reads 8 examples a step, so the global batch grows with the world; equal epochs. "
-            "Computed on "
-            "one worker, replica by replica; mean over seeds and 95 % interval.",
+            "Every replica reads 8 examples a step, so the global batch grows with the world; equal epochs. Computed "
+            "on one worker, replica by replica; mean over seeds and 95 % interval.",
             Axis(title="replicas", log=True),
             Axis(title="test accuracy"),
             lines,
@@ -95,12 +93,11 @@ EXPERIMENT = Experiment(
     title="A world of 256 on one laptop",
     question="What would 256 workers have trained, and how much of the accuracy would they keep?",
     setting="1 to 256 replicas of 8 examples, emulated exactly on one worker: an MLP on Fashion-MNIST at 14x14 "
-    "pixels, 8 "
-    "epochs, rate 0.01 at batch 8. For 64 and 256 replicas an epoch of the conv net with batch norm, on 1, 2 and 4 "
-    "real workers.",
-    prediction="The weights are the same bits for any number of workers. The accuracy falls with the world if the rate "
-    "is not adapted; up to 64 replicas the better of the two rules keeps more than half of what is lost. At 256 the "
-    "batch is far beyond the noise scale of this task, and every rule loses.",
+    "pixels, 8 epochs, rate 0.01 at batch 8. For 64 and 256 replicas an epoch of the conv net with batch norm, on 1, "
+    "2 and 4 real workers.",
+    prediction="The weights are the same bits for any number of workers. The accuracy falls with the world if the "
+    "rate is not adapted; up to 64 replicas the better of the two rules keeps more than half of what is lost. At 256 "
+    "the batch is far beyond the noise scale of this task, and every rule loses.",
     source="The exact emulation is this project's own; the rules are those of Goyal et al., arXiv:1706.02677, and of "
     "Krizhevsky, arXiv:1404.5997.",
     passes="One weights_sha256 for 1, 2 and 4 workers; at 64 replicas more than a point is lost without a rule, and "

@@ -75,10 +75,8 @@ EXPERIMENT = Experiment(
     title="Layer-wise optimizers against SGD at large batches",
     question="Do LARS, LAMB and NovoGrad keep more accuracy than SGD at 16 and 64 times the batch?",
     setting="Small conv net with batch norm on Fashion-MNIST at 14x14 pixels (10,000 images), 8 epochs, cosine "
-    "schedule, "
-    "2 epochs of warm-up; 16 and 64 replicas of 32. Each optimizer at the best of three or four rates, chosen on a "
-    "seed "
-    "that is not used again.",
+    "schedule, 2 epochs of warm-up; 16 and 64 replicas of 32. Each optimizer at the best of three or four rates, "
+    "chosen on a seed that is not used again.",
     prediction="At both batches the best layer-wise optimizer is ahead of SGD.",
     source="You et al., arXiv:1708.03888 (LARS) and arXiv:1904.00962 (LAMB); Ginsburg et al., arXiv:1905.11286 "
     "(NovoGrad). Nado et al., arXiv:2102.06356, find no advantage over well-tuned SGD.",

@@ -162,12 +162,12 @@ EXPERIMENT = Experiment(
     question="How do conditioning and batch size shape descent on a model of two parameters?",
     setting="One linear unit on 100 noisy points of a line (data set `line`), mean squared error, from zero, rate "
     f"{RATE}; batches of {', '.join(map(str, BATCHES))} drawn anew at each step, and all points.",
-    prediction="Full-batch descent is stable below 2 over the largest eigenvalue; an early stop on the loss ends long "
-    "before the flat direction is done; the noise floor is rate x noise x trace of the Hessian / (2 x batch).",
+    prediction="Full-batch descent is stable below 2 over the largest eigenvalue; an early stop on the loss ends "
+    "long before the flat direction is done; the noise floor is rate x noise x trace of the Hessian / (2 x batch).",
     source="Textbook theory of gradient descent on a quadratic; the stationary noise as in Mandt et al., "
     "arXiv:1704.04289.",
-    passes="Largest stable rate within 2 %, noise floors within a third of theory for every batch, and the early stop "
-    "misses the intercept by more than 0.5.",
+    passes="Largest stable rate within 2 %, noise floors within a third of theory for every batch, and the early "
+    "stop misses the intercept by more than 0.5.",
     seeds=10,
     measure=measure,
     judge=judge,

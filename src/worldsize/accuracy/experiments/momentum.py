@@ -65,8 +65,8 @@ EXPERIMENT = Experiment(
     question="Does momentum speed training up, or does the larger step that it brings?",
     setting="MLP with two hidden layers of 128 on Fashion-MNIST at 14x14 pixels (10,000 images), global batch 64, "
     "constant rate; momentum 0, 0.5 and 0.9, at one rate and at one effective step, rate / (1 - momentum).",
-    prediction="At this small batch the speed is that of the effective step: adding momentum at an unchanged rate only "
-    "makes the step ten times larger.",
+    prediction="At this small batch the speed is that of the effective step: adding momentum at an unchanged rate "
+    "only makes the step ten times larger.",
     source="Shallue et al., arXiv:1811.03600: momentum is no faster at small batches, and is at large ones.",
     passes="Momentum 0.9 is more than 3 times as fast at one rate, and 0.75 to 1.33 times as fast at one effective "
     "step.",

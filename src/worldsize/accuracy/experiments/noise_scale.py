@@ -109,8 +109,8 @@ def draw(measured: dict[str, Any]) -> list[Html]:
     return [
         line_chart(
             "The noise scale foretells where larger batches stop to pay",
-            "The noise scale comes from gradients that are there anyway; the critical batch takes a training for each "
-            "batch, rate and seed. Bands: 95 % intervals over seeds.",
+            "The noise scale comes from gradients that are there anyway; the critical batch takes a training for "
+            "each batch, rate and seed. Bands: 95 % intervals over seeds.",
             Axis(title="test accuracy aimed at"),
             Axis(title="examples", log=True),
             series,

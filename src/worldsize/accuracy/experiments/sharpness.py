@@ -75,14 +75,11 @@ def judge(measured: dict[str, Any]) -> Finding:
     adapted = ratio(measured, "eigenvalue", LARGE, ADAPTED)
     return Finding(
         holds=eigenvalue[1] > 1 and keskar[1] > 1 and low > 0,
-        sentence=f"At one rate and an equal training loss batch 2048 ends where the largest eigenvalue is "
+        sentence="At one rate and an equal training loss batch 2048 ends where the largest eigenvalue is "
         f"{eigenvalue[0]:.2f} times ({eigenvalue[1]:.2f} to {eigenvalue[2]:.2f}) that of batch 32 and Keskar's "
-        f"sharpness "
-        f"{keskar[0]:.2f} times ({keskar[1]:.2f} to {keskar[2]:.2f}); its gap between training and test accuracy "
-        f"differs by "
-        f"{gap.mean:+.2f} points ({low:+.2f} to {high:+.2f}). Eight times the rate makes the eigenvalue "
-        f"{adapted[0]:.2f} "
-        f"times as large.",
+        f"sharpness {keskar[0]:.2f} times ({keskar[1]:.2f} to {keskar[2]:.2f}); its gap between training and test "
+        f"accuracy differs by {gap.mean:+.2f} points ({low:+.2f} to {high:+.2f}). Eight times the rate makes the "
+        f"eigenvalue {adapted[0]:.2f} times as large.",
     )
 
 
@@ -106,12 +103,10 @@ EXPERIMENT = Experiment(
     title="Large batches and sharp minima",
     question="At an equal training loss, does a large batch end in a sharper place, and generalise worse?",
     setting="MLP with two hidden layers of 128 on Fashion-MNIST at 14x14 pixels (10,000 images), plain SGD at a "
-    "constant "
-    "rate down to a training loss of 0.3: batch 32, batch 2048 at the same rate, batch 2048 at eight times the rate. "
-    "Curvature on 1,000 training images.",
-    prediction="Batch 2048 at the same rate ends sharper, by the largest eigenvalue and by Keskar's measure, and "
-    "its gap "
-    "between training and test accuracy is larger.",
+    "constant rate down to a training loss of 0.3: batch 32, batch 2048 at the same rate, batch 2048 at eight times "
+    "the rate. Curvature on 1,000 training images.",
+    prediction="Batch 2048 at the same rate ends sharper, by the largest eigenvalue and by Keskar's measure, and its "
+    "gap between training and test accuracy is larger.",
     source="Keskar et al., arXiv:1609.04836. Hoffer et al., arXiv:1705.08741, find the gap to be one of too few steps.",
     passes="Ratios of eigenvalue and sharpness above 1, and the gap's difference above 0 (95 % intervals over seeds).",
     seeds=5,

@@ -128,10 +128,10 @@ def draw(measured: dict[str, Any]) -> list[Html]:
 EXPERIMENT = Experiment(
     title="Gradients that are one step old",
     question="What does it cost to apply the gradients of the step before (lag 1), which hides all communication?",
-    setting="MLP with two hidden layers of 128 on Fashion-MNIST at 14x14 pixels (10,000 images), global batch 64 in 4 "
-    "replicas, momentum 0.9, 8 epochs, cosine schedule, five rates; and gradient descent on the linear neuron.",
-    prediction="At a well-chosen rate the accuracy is the same within a point. On a quadratic the largest stable rate "
-    "is exactly half of that of fresh gradients: 1 over the largest eigenvalue instead of 2.",
+    setting="MLP with two hidden layers of 128 on Fashion-MNIST at 14x14 pixels (10,000 images), global batch 64 in "
+    "4 replicas, momentum 0.9, 8 epochs, cosine schedule, five rates; and gradient descent on the linear neuron.",
+    prediction="At a well-chosen rate the accuracy is the same within a point. On a quadratic the largest stable "
+    "rate is exactly half of that of fresh gradients: 1 over the largest eigenvalue instead of 2.",
     source="Kurth et al., arXiv:1810.01993 (lag 0 and lag 1).",
     passes=f"Equivalent within {MARGIN / POINT:g} point at the best rate of each (two one-sided t-tests at 0.05, "
     "paired by seed), and the ratio of the stable rates within 0.01 of a half.",

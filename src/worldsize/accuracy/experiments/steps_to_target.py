@@ -153,8 +153,8 @@ EXPERIMENT = Experiment(
     "constant rate, batches of 8 to 8,192; the rate of each batch is the best of five.",
     prediction="Three regimes: at small batches steps fall as one over the batch, then ever less, then not at all.",
     source="Shallue et al., arXiv:1811.03600.",
-    passes="Slope of log steps against log batch below -0.75 between the two smallest batches, above -0.25 between the "
-    "two largest, and never above 0.1.",
+    passes="Slope of log steps against log batch below -0.75 between the two smallest batches, above -0.25 between "
+    "the two largest, and never above 0.1.",
     seeds=5,
     measure=measure,
     judge=judge,

@@ -85,10 +85,8 @@ def judge(measured: dict[str, Any]) -> Finding:
         holds=fast / slow > 3 and speed[large] / speed[before_last] < 1.5 and fastest not in (min(needed), max(needed)),
         sentence=f"The MLP reads {slow:,.0f} examples a second at batch {small} and {fast:,.0f} at {large}, where "
         f"{large // before_last} times the batch brings {speed[large] / speed[before_last]:.2f} times the speed; "
-        f"accuracy "
-        f"{TARGET:g} is there soonest at batch {fastest}, in {needed[fastest]:.2f} s against "
-        f"{needed[min(needed)]:.2f} s "
-        f"at {min(needed)} and {needed[max(needed)]:.2f} s at {max(needed)}.",
+        f"accuracy {TARGET:g} is there soonest at batch {fastest}, in {needed[fastest]:.2f} s against "
+        f"{needed[min(needed)]:.2f} s at {min(needed)} and {needed[max(needed)]:.2f} s at {max(needed)}.",
     )
 
 
@@ -109,16 +107,15 @@ def draw(measured: dict[str, Any]) -> list[Html]:
         line_chart(
             "Speed saturates",
             "Examples a second on one core, steps of all batches in turns; median and middle half. A step costs a "
-            "fixed "
-            "time and a time per example: once the second outweighs the first, a larger batch buys no speed.",
+            "fixed time and a time per example: once the second outweighs the first, a larger batch buys no speed.",
             Axis(title="global batch", log=True),
             Axis(title="examples a second", log=True),
             lines,
         ),
         line_chart(
             "The shortest way to an accuracy is at neither end",
-            f"Seconds of training to test accuracy {TARGET:g}: steps at the best rate of each batch, times the seconds "
-            "of a step.",
+            f"Seconds of training to test accuracy {TARGET:g}: steps at the best rate of each batch, times the "
+            "seconds of a step.",
             Axis(title="global batch", log=True),
             Axis(title="seconds", log=True),
             [Series(label="mlp", points=list(needed.items()), markers=True)],
@@ -130,14 +127,12 @@ EXPERIMENT = Experiment(
     title="Throughput saturates, and time to accuracy has a valley",
     question="Which batch is fastest in examples a second, and which in seconds to an accuracy?",
     setting="The MLP and the small conv net on Fashion-MNIST at 14x14 pixels on one core, steps timed in turns; "
-    "steps to "
-    f"accuracy {TARGET:g} from experiment steps-to-target, at the best of five rates for each batch.",
+    f"steps to accuracy {TARGET:g} from experiment steps-to-target, at the best of five rates for each batch.",
     prediction="Throughput rises with the batch until the fixed cost of a step no longer counts; time to accuracy is "
     "shortest in between, since beyond the critical batch more examples are read for the same.",
     source="Kurth et al., arXiv:1810.01993 (throughput); Shallue et al., arXiv:1811.03600 (steps).",
     passes="The MLP's throughput rises more than 3 times in all and less than 1.5 times between the two largest "
-    "batches, "
-    "and the shortest time is neither at the smallest nor at the largest batch.",
+    "batches, and the shortest time is neither at the smallest nor at the largest batch.",
     seeds=5,
     measure=measure,
     judge=judge,

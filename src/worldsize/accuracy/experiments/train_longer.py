@@ -41,8 +41,8 @@ def judge(measured: dict[str, Any]) -> Finding:
     return Finding(
         holds=lost.interval(0.95)[1] < 0 and longer.interval(0.9)[0] > -MARGIN and ghost.interval(0.95)[0] > 0,
         sentence=f"At equal epochs batch 256 has {in_points(lost)} against batch 32; with as many steps "
-        f"{in_points(longer)}. "
-        f"Ghost batch norm changes batch 256 by {in_points(ghost)}, gradient noise by {in_points(noise)}.",
+        f"{in_points(longer)}. Ghost batch norm changes batch 256 by {in_points(ghost)}, gradient noise by "
+        f"{in_points(noise)}.",
     )
 
 
@@ -55,14 +55,12 @@ EXPERIMENT = Experiment(
     title="Train longer, generalise as well",
     question="Does a larger batch generalise as well if it is given as many steps, or if its norms see small batches?",
     setting="Small conv net with batch norm on Fashion-MNIST at 14x14 pixels (10,000 images), 6 epochs, cosine "
-    "schedule, "
-    "momentum 0.9; batch 32 on one replica, then 256 with the linear rule, alone and with ghost batch norm of 32, with "
-    "noise on the examples' weights, with eight times the epochs, and with both.",
+    "schedule, momentum 0.9; batch 32 on one replica, then 256 with the linear rule, alone and with ghost batch norm "
+    "of 32, with noise on the examples' weights, with eight times the epochs, and with both.",
     prediction="At equal epochs the large batch is behind, ghost batch norm helps, and as many steps close the gap.",
     source="Hoffer et al., arXiv:1705.08741.",
     passes="Batch 256 is behind at equal epochs and ghost batch norm raises it (95 % intervals over seeds); with as "
-    "many "
-    f"steps it is not behind by {MARGIN / POINT:g} points or more (one-sided, at 0.05).",
+    f"many steps it is not behind by {MARGIN / POINT:g} points or more (one-sided, at 0.05).",
     seeds=5,
     measure=measure,
     judge=judge,

@@ -37,9 +37,9 @@ def judge(measured: dict[str, Any]) -> Finding:
     shown = against(accuracy, SMALLER, UNDONE, MARGIN)
     return Finding(
         holds=gain.interval(0.95)[0] > 0 and shown.interval(0.9)[1] < MARGIN,
-        sentence=f"A completed warm-up changes the accuracy of the linear rule by {in_points(gain)}. One that is never "
-        f"completed differs by {in_points(shown)} from a smaller rate without any: it shows the smaller rate, not the "
-        "warm-up.",
+        sentence=f"A completed warm-up changes the accuracy of the linear rule by {in_points(gain)}. One that is "
+        f"never completed differs by {in_points(shown)} from a smaller rate without any: it shows the smaller rate, "
+        "not the warm-up.",
     )
 
 
@@ -52,15 +52,13 @@ EXPERIMENT = Experiment(
     title="A warm-up helps if it is completed",
     question="Does the linear rule need a warm-up, and what does one show that the run never completes?",
     setting="Small conv net with batch norm on Fashion-MNIST at 14x14 pixels (10,000 images), 8 epochs, cosine "
-    "schedule, "
-    "momentum 0.9; rate 0.1 at batch 32, sixteen times both with the linear rule. Warm-up per step from zero.",
+    "schedule, momentum 0.9; rate 0.1 at batch 32, sixteen times both with the linear rule. Warm-up per step from "
+    "zero.",
     prediction="At the scaled rate a completed warm-up raises the accuracy. A warm-up that ends at a quarter of the "
-    "way "
-    "is no better than a constant rate of the same mean.",
+    "way is no better than a constant rate of the same mean.",
     source="Goyal et al., arXiv:1706.02677.",
-    passes=f"The gain of the completed warm-up is above zero (95 % interval over seeds), and the unfinished one is "
-    f"better "
-    f"than the smaller rate by less than {MARGIN / POINT:g} points (one-sided, at 0.05).",
+    passes="The gain of the completed warm-up is above zero (95 % interval over seeds), and the unfinished one is "
+    f"better than the smaller rate by less than {MARGIN / POINT:g} points (one-sided, at 0.05).",
     seeds=8,
     measure=measure,
     judge=judge,
