@@ -106,6 +106,8 @@ LANDSCAPE_MISUSES = {
     "three dimensions": (["landscape", "run", "--dims", "3"], "argument --dims: invalid choice: 3"),
     "more examples than there are": (["landscape", "run", "--examples", "99"], "--examples 99 are more than the 40"),
     "no worker": (["landscape", "run", "--workers", "0"], "--workers 0 cannot be"),
+    "a seed too large": (["landscape", "run", "--seed", str(10**20)], "must be a whole number from 0 to 4,611,686,018"),
+    "a page that is a folder": (["landscape", "run", "--out", "cnn"], "--out cnn is a folder; name a file"),
 }
 
 

@@ -29,6 +29,14 @@ def test_a_line_that_was_cut_off_is_run_again(tmp_path):
     assert len(runs(tmp_path)) == 3, "what was added after a cut line is found again"
 
 
+def test_what_is_no_text_among_the_kept_trials_is_passed_over(tmp_path):
+    (tmp_path / "kept").write_bytes(b"\xff\xfe\n")
+    tasks = [{"folder": str(tmp_path), "seed": 0}]
+    for _ in range(2):
+        assert len(Bench(workers=1, seeds=2, kept=tmp_path / "kept").run(tries.count, tasks)) == 1
+    assert len(runs(tmp_path)) == 1
+
+
 def test_trials_that_measure_time_are_run_one_by_one_and_each_time_anew(tmp_path):
     bench = Bench(workers=2, seeds=2, kept=tmp_path / "kept")
     for _ in range(2):

@@ -16,8 +16,10 @@ from worldsize.accuracy.landscape import View, as_json, make_surface, start_land
 from worldsize.accuracy.solution import build, sets_of, solution
 from worldsize.errors import Misuse
 from worldsize.parallel.world import join_world
+from worldsize.run.training import start_training
 from worldsize.train import models
 from worldsize.train.evaluation import evaluate
+from worldsize.train.settings import Run
 
 QUIET = Console(quiet=True)
 
@@ -101,6 +103,19 @@ def test_numbers_are_those_of_one_worker_and_are_kept(tmp_path):
     before, page = file.read_bytes(), (runs[1] / "landscape.html").read_bytes()
     assert landscape(view(runs[1], curvature=True))["values"] == second["values"]
     assert (file.read_bytes(), (runs[1] / "landscape.html").read_bytes()) == (before, page), "nothing was done again"
+
+
+def test_it_names_the_hashes_that_the_run_ended_with_and_says_so_when_it_evaluated_an_average(tmp_path):
+    asked = {"data": "generated:40:1x8x8:4", "epochs": 1, "replicas": 2, "batch_per_replica": 4, "workers": 1}
+    how = {"resume": False, "stop_after": None, "command": "", "console": QUIET}
+    start_training(Run(model="cnn", ema=0.9, **asked), out=tmp_path / "run", **how)
+    result = json.loads((tmp_path / "run" / "result.json").read_text())
+    record = landscape(view(tmp_path / "run", dims=1, on="test", examples=8))
+    assert record["key"]["weights_sha256"] == [result["weights_sha256"]]
+    assert record["key"]["buffers_sha256"] == [result["buffers_sha256"]]
+    assert record["marks"][0]["accuracy"] == result["plain_accuracy"]
+    page = (tmp_path / "run" / "landscape.html").read_text()
+    assert "the plain ones, not the moving average that the run was evaluated with" in page
 
 
 def test_other_settings_are_kept_in_another_file(run):

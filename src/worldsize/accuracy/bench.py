@@ -104,7 +104,7 @@ def _read_kept(path: Path | None) -> dict[str, Outcome]:
     """What earlier runs kept; a last line that was cut off is left out, and ended so that the next one is whole."""
     found = {}
     if path is not None and path.exists():
-        text = path.read_text()
+        text = path.read_text(errors="replace")
         if text and not text.endswith("\n"):
             path.write_text(text + "\n")
         for line in text.splitlines():

@@ -92,7 +92,7 @@ class View:
         if self.examples is not None and self.examples < 1 + self.reestimate:
             raise Misuse(f"--examples {self.examples} cannot be; measure on at least {1 + self.reestimate}")
         if not 0 <= self.seed <= 2**62:
-            raise Misuse(f"--seed {self.seed} cannot be; it must be a whole number of at least 0")
+            raise Misuse(f"--seed {self.seed} cannot be; it must be a whole number from 0 to {2**62:,}")
 
     @property
     def points_each(self) -> int:
@@ -170,6 +170,8 @@ def start_landscape(
     page = out or folder / "landscape.html"
     if not page.parent.is_dir() and page.parent != folder:
         raise Misuse(f"--out {page}: there is no folder {page.parent}; name a file in a folder that is there")
+    if page.is_dir():
+        raise Misuse(f"--out {page} is a folder; name a file")
     made = make_surface(view)
     about = _about(view, made, pick_device(None, workers - 1), command)
     keep = _kept_file(folder, about["key"])
@@ -190,6 +192,8 @@ def _about(view: View, made: Surface, device: torch.device, command: str) -> dic
     runs = [solution(Path(name)) for name in (view.run, view.other) if name]
     sets, first = sets_of(runs[0]), runs[0].settings
     versions = machine()
+    trained = {name for name, _ in made.model.named_parameters()}
+    gathered = {name for name, _ in made.model.named_buffers()}
     return {
         "command": command,
         "versions": {name: versions.pop(name) for name in ("worldsize", "torch", "python")},
@@ -197,9 +201,11 @@ def _about(view: View, made: Surface, device: torch.device, command: str) -> dic
         "model": {"name": first.model, "parameters": models.parameters_of(made.model)},
         "data": {"name": first.data, "on": view.on, "of": len(getattr(sets, view.on)), "source": sets.source},
         "batch_norm": any(isinstance(module, _BatchNorm) for module in made.model.modules()),
+        "averaged": [run.settings.ema is not None for run in runs],
         "runs": [run.folder.name or str(run.folder) for run in runs],
         "key": {
-            "weights_sha256": [tensors_sha256(run.weights.items()) for run in runs],
+            "weights_sha256": [_sha256(run, trained) for run in runs],
+            "buffers_sha256": [_sha256(run, gathered) for run in runs],
             "model": first.model,
             "data": runs[0].data,
             "on": view.on,
@@ -212,6 +218,11 @@ def _about(view: View, made: Surface, device: torch.device, command: str) -> dic
             **ground.facts(device),
         },
     }
+
+
+def _sha256(run: Solution, names: set[str]) -> str:
+    """The hash that `worldsize train` prints of these tensors."""
+    return tensors_sha256((name, run.weights[name]) for name in names)
 
 
 def _kept_file(folder: Path, key: dict[str, Any]) -> Path:

@@ -8,6 +8,7 @@ from typing import Any
 from rich.console import Console
 
 from worldsize.accuracy import experiment
+from worldsize.accuracy.bench import TUNING
 from worldsize.errors import Misuse
 from worldsize.run import pool
 from worldsize.run.machine import places_for_workers
@@ -15,6 +16,7 @@ from worldsize.run.machine import places_for_workers
 
 def list_all(arguments: argparse.Namespace) -> int:
     """Every experiment, what it asks, and what the result in the package found."""
+    _refuse_unused(arguments, ("quick", "seeds", "workers", "out", "result"))
     if arguments.names:
         raise Misuse(f"`experiment list` takes no name, but {arguments.names[0]} was given; it lists all")
     rows = [_row(name) for name in experiment.NAMES]
@@ -43,6 +45,7 @@ def _row(name: str) -> dict[str, Any]:
 
 def run(arguments: argparse.Namespace) -> int:
     """Run each; 0 if every prediction held (or with --quick, which judges nothing), 1 otherwise."""
+    _refuse_unused(arguments, ("result",))
     names = _names(arguments)
     workers = places_for_workers("cpu") if arguments.workers is None else arguments.workers
     for flag, value in (("workers", workers), ("seeds", arguments.seeds)):
@@ -50,6 +53,11 @@ def run(arguments: argparse.Namespace) -> int:
             raise Misuse(f"--{flag} {value} cannot be; it must be a whole number of at least 1")
     if arguments.seeds == 1:
         raise Misuse("--seeds 1 has no spread, and without one nothing can be said; use at least 2")
+    if arguments.seeds is not None and arguments.seeds > TUNING:
+        raise Misuse(
+            f"--seeds {arguments.seeds} are too many: rates are chosen on those from {TUNING} on; use at most "
+            f"{TUNING:,}"
+        )
     out = Path(arguments.out or "experiments")
     try:
         out.mkdir(parents=True, exist_ok=True)
@@ -81,6 +89,7 @@ def _say(console: Console, result: dict[str, Any], out: Path) -> None:
 
 def figure(arguments: argparse.Namespace) -> int:
     """Draw results again, those in the package unless told otherwise."""
+    _refuse_unused(arguments, ("quick", "seeds", "workers", "json"))
     names = _names(arguments)
     if len(names) > 1 and (arguments.out or arguments.result):
         raise Misuse(f"--out and --result are for one figure, but {len(names)} were named; name one")
@@ -89,9 +98,22 @@ def figure(arguments: argparse.Namespace) -> int:
         target = Path(arguments.out or f"{name}.html")
         if target.suffix not in (".html", ".svg"):
             raise Misuse(f"--out {target} is no page and no drawing; let it end in .html or .svg")
-        experiment.write_figure(name, experiment.read_result(path, name), target)
+        result = experiment.read_result(path, name)
+        try:
+            experiment.write_figure(name, result, target)
+        except (KeyError, TypeError, ValueError, IndexError, AttributeError, StopIteration) as error:
+            raise Misuse(
+                f"{path} is no whole result of experiment {name} as it is today ({type(error).__name__}: {error}); "
+                "run it again"
+            ) from error
         print(target)
     return 0
+
+
+def _refuse_unused(arguments: argparse.Namespace, names: tuple[str, ...]) -> None:
+    for name in names:
+        if getattr(arguments, name) not in (None, False):
+            raise Misuse(f"`experiment {arguments.action}` has no use for --{name}; leave it out")
 
 
 def _names(arguments: argparse.Namespace) -> list[str]:

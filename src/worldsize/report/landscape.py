@@ -241,6 +241,8 @@ def _how(record: Record) -> Section:
         facts["Batch norm"] = _norms(record)
     for name, digest in zip(record["runs"], key["weights_sha256"], strict=True):
         facts[f"Weights of {name}, SHA-256"] = digest
+    if any(record.get("averaged", ())):
+        facts["Weights"] = "the plain ones, not the moving average that the run was evaluated with"
     return Section(title="How it was made", text=said, content=[facts_table(facts)])
 
 
