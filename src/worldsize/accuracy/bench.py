@@ -1,5 +1,6 @@
 """The bench: where trials are run, on all cores, and every finished one is kept."""
 
+import functools
 import hashlib
 import importlib
 import json
@@ -7,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import torch
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
@@ -30,7 +32,7 @@ class Bench:
     ) -> None:
         self.workers, self.seeds, self.quick, self.kept = workers, range(seeds), quick, kept
         self.console = console or Console(quiet=True)
-        self.trials = 0
+        self.trials = self.computed = 0  # all that were asked for, and those of them that no earlier run had kept
         self._known = _read_kept(kept)
 
     def run(self, trial: Callable[..., Outcome], tasks: Sequence[Task], *, alone: bool = False) -> list[Outcome]:
@@ -38,7 +40,7 @@ class Bench:
         keys = [_key(trial, task) for task in tasks]
         # A time is measured anew, and not beside others.
         missing = [place for place, key in enumerate(keys) if alone or key not in self._known]
-        self.trials += len(tasks)
+        self.trials, self.computed = self.trials + len(tasks), self.computed + len(missing)
         with self._progress() as progress:
             line = progress.add_task("trials", total=len(tasks), completed=len(tasks) - len(missing))
 
@@ -121,12 +123,13 @@ def _key(trial: Callable[..., Outcome], task: Task) -> str:
     return f"{name} {_sources(trial.__module__)} {json.dumps(task, sort_keys=True)}"
 
 
+@functools.cache  # what runs is what was read first
 def _sources(module: str) -> str:
     """A digest of the code that a trial of this module rests on."""
     rooms = [path for room in ("plan", "parallel", "train") for path in sorted((PACKAGE / room).glob("*.py"))]
     own = Path(str(importlib.import_module(module).__file__))
     shared = [PACKAGE / "accuracy" / f"{name}.py" for name in ("trials", "curvature", "directions", "surface")]
-    digest = hashlib.sha256()
+    digest = hashlib.sha256(torch.__version__.encode())
     for path in [*rooms, *shared, own]:
         digest.update(path.read_bytes())
     return digest.hexdigest()[:16]

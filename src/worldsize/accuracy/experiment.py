@@ -67,6 +67,7 @@ def run_experiment(
         "wall_s": round(time.perf_counter() - since, 1),
         "seeds": count,
         "trials": bench.trials,
+        "computed": bench.computed,
         "workers": workers,
         "quick": quick,
         "machine": machine(),

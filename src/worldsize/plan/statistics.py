@@ -101,7 +101,7 @@ class Difference:
         """How surprising the difference would be if the truth were at most this: a one-sided p-value."""
         gap = self.mean - bound
         if self.error == 0:
-            return 0.0 if gap > 0 else 1.0
+            return 0.5 if gap == 0 else 0.0 if gap > 0 else 1.0
         return 1 - student_below(gap / self.error, self.freedom)
 
     @property
@@ -192,11 +192,23 @@ def holm(chances: Sequence[float]) -> list[float]:
 # ---- what has no formula ---------------------------------------------------------------------------------------------
 
 
-def bootstrap(
-    draw_from: int, statistic: Callable[[list[int]], float], chance: float, draws: int = DRAWS
-) -> tuple[float, float]:
+def bootstrap(draw_from: int, statistic: Callable[[list[int]], float], chance: float) -> tuple[float, float]:
     """The interval of a statistic over what was drawn again, with replacement, from so many places; the same always."""
     dice = random.Random(0)
-    found = sorted(statistic(dice.choices(range(draw_from), k=draw_from)) for _ in range(draws))
-    cut = int(draws * (1 - chance) / 2)
+    found = sorted(statistic(dice.choices(range(draw_from), k=draw_from)) for _ in range(DRAWS))
+    cut = int(DRAWS * (1 - chance) / 2)
     return found[cut], found[-cut - 1]
+
+
+def jackknife(draw_from: int, statistic: Callable[[list[int]], float], chance: float = 0.95) -> tuple[float, float]:
+    """The interval of a smooth statistic of few places, from what it is without each of them (Tukey 1958).
+
+    Of five places a bootstrap's interval of 95 % holds the truth only about 81 % of the time.
+    """
+    every = list(range(draw_from))
+    whole = statistic(every)
+    if draw_from < 2:
+        return whole, whole
+    without = [statistic([i for i in every if i != left]) for left in every]
+    _, low, high = mean_interval([draw_from * whole - (draw_from - 1) * one for one in without], chance)
+    return low, high

@@ -6,7 +6,7 @@ from typing import Any
 from worldsize.report.markup import Html
 from worldsize.report.page import Section, Tile, commands, facts_table, render_page
 from worldsize.report.style import COLOURS, DRAWING
-from worldsize.report.values import counted, duration, moment, part, written
+from worldsize.report.values import counted, duration, moment, number, part, written
 
 LABELS = {
     "question": "Question",
@@ -46,9 +46,7 @@ def experiment_page(about: Mapping[str, str], result: Mapping[str, Any], figures
         ),
         Tile(figure=written(result.get("seeds")), label="seeds"),
         Tile(figure=written(result.get("trials")), label="trials"),
-        Tile(
-            figure=duration(result.get("wall_s")), label="to run", note=f"on {counted(result.get('workers'), 'core')}"
-        ),
+        Tile(figure=duration(result.get("wall_s")), label="to run", note=_what_ran(result)),
     ]
     return render_page(about["title"], str(result["finding"]), tiles, sections, _footer(result), "experiment")
 
@@ -62,6 +60,13 @@ def standalone(figure: Html) -> str:
     style = f"<style>{COLOURS}{DRAWING}{FONT}</style>"
     opening, _, rest = drawing.partition(">")
     return f'{opening} xmlns="http://www.w3.org/2000/svg">{style}{rest}\n'
+
+
+def _what_ran(result: Mapping[str, Any]) -> str:
+    """On how many cores, and how many trials had been kept by an earlier run."""
+    kept = number(result.get("trials")) - number(result.get("computed"))
+    cores = f"on {counted(result.get('workers'), 'core')}"
+    return f"{cores}; {counted(kept, 'trial')} had been kept" if kept > 0 else cores
 
 
 def _footer(result: Mapping[str, Any]) -> dict[str, str]:

@@ -17,7 +17,7 @@ from worldsize.train.settings import Run
 WORLDS = (1, 4, 16, 64, 256)
 CHECKED = (64, 256)
 REAL_WORKERS = (2, 4)
-RULES = {"none": "rate not adapted", "sqrt": "square-root rule, warm-up", "linear": "linear rule, warm-up"}
+RULES = {"none": "rate not adapted", "sqrt": "square-root rule", "linear": "linear rule"}
 JUDGED_AT = "64"
 
 
@@ -80,7 +80,8 @@ def draw(measured: dict[str, Any]) -> list[Html]:
     return [
         line_chart(
             "What the size of the world does to the accuracy",
-            "Every replica reads 8 examples a step, so the global batch grows with the world; equal epochs. Computed "
+            "Every replica reads 8 examples a step, so the global batch grows with the world; equal epochs, a "
+            "quarter of them warm-up. Computed "
             "on one worker, replica by replica; mean over seeds and 95 % interval.",
             Axis(title="replicas", log=True),
             Axis(title="test accuracy"),

@@ -71,7 +71,7 @@ def _mean_line(lines: list[list[list[float]]]) -> list[list[float]]:
 
 
 def rises(measured: dict[str, Any], name: str) -> list[float]:
-    """With each seed: how many times its loss in the middle a net has half a filter's length away, both sides' mean."""
+    """With each seed: how much higher the loss is half a filter's length away than in the middle, both sides' mean."""
     found = []
     for line in measured[name]["lines"]:
         middle = next(loss for at, loss in line if at == 0)
@@ -140,7 +140,8 @@ EXPERIMENT = Experiment(
     "batch 32 and 1024 at one rate (8 epochs), on Fashion-MNIST at 14x14 pixels (10,000 images). Loss on 1,000 "
     "training images along three filter-normalised directions from -1 to 1, norms with their stored statistics.",
     prediction="The loss rises more steeply without skip connections, and after large batches.",
-    source="Li et al., arXiv:1712.09913.",
+    source="Li et al., arXiv:1712.09913, who find chaos without skip connections in nets of 56 layers, and little of "
+    "it in shallow ones; these have 16.",
     passes="Half a filter's length away, the ratio of the rises is above 1 for both (95 % intervals over seeds).",
     seeds=5,
     measure=measure,

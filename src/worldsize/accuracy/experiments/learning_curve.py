@@ -9,7 +9,7 @@ from worldsize.accuracy.bench import Bench
 from worldsize.accuracy.experiment import Experiment, Finding
 from worldsize.accuracy.variants import curve
 from worldsize.plan.fits import PowerLaw, fit_power_law
-from worldsize.plan.statistics import bootstrap
+from worldsize.plan.statistics import jackknife
 from worldsize.report.axis import Axis
 from worldsize.report.charts import Series, line_chart
 from worldsize.report.markup import Html
@@ -35,7 +35,7 @@ def train_on(*, examples: int, steps: int, seed: int) -> dict[str, Any]:
         loss, measures = models.loss_of(sets, net), models.measures_of(sets, net)
         for _ in trials.walk(job, part, loss, [steps * i // 15 for i in range(1, 16)]):
             errors = [1 - job.evaluate(measures, side)["accuracy"] for side in (choosing, judging)]
-            best = min(best, (errors[0], errors[1]))
+            best = min(best, (errors[0], errors[1]), key=lambda pair: pair[0])
     return {"error": best[1]}
 
 
@@ -54,7 +54,7 @@ def law(measured: dict[str, Any]) -> tuple[PowerLaw, tuple[float, float]]:
         return fit_power_law(sizes, [sum(row[i] for i in picked) / len(picked) for row in rows])
 
     seeds = list(range(len(rows[0])))
-    return fitted(seeds), bootstrap(len(seeds), lambda picked: fitted(picked).exponent, 0.95, draws=200)
+    return fitted(seeds), jackknife(len(seeds), lambda picked: fitted(picked).exponent)
 
 
 def judge(measured: dict[str, Any]) -> Finding:

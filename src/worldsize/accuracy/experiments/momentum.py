@@ -26,7 +26,7 @@ def measure(bench: Bench) -> dict[str, Any]:
     found = bench.each(trials.to_targets, {name: common | variant for name, variant in VARIANTS.items()})
     return {
         "target": common["targets"],
-        "steps": {name: [*(one["steps"].popitem()[1] for one in outcomes)] for name, outcomes in found.items()},
+        "steps": {name: [next(iter(one["steps"].values())) for one in outcomes] for name, outcomes in found.items()},
     }
 
 

@@ -8,7 +8,7 @@ from worldsize.accuracy.bench import Bench
 from worldsize.accuracy.experiment import Experiment, Finding
 from worldsize.accuracy.experiments import steps_to_target
 from worldsize.plan.fits import fit_scaling
-from worldsize.plan.statistics import bootstrap, mean_interval
+from worldsize.plan.statistics import jackknife, mean_interval
 from worldsize.report.axis import Axis
 from worldsize.report.charts import Series, line_chart
 from worldsize.report.markup import Html
@@ -60,8 +60,8 @@ def critical(measured: dict[str, Any], target: float) -> tuple[float, float, flo
         return fit_scaling(list(reached), steps).critical_batch
 
     seeds = list(range(len(rows[0])))
-    low, high = bootstrap(len(seeds), fitted, 0.95, draws=200)
-    return fitted(seeds), low, high
+    low, high = jackknife(len(seeds), lambda picked: math.log(fitted(picked)))
+    return fitted(seeds), math.exp(low), math.exp(high)
 
 
 def noise(measured: dict[str, Any], target: float) -> tuple[float, float, float] | None:

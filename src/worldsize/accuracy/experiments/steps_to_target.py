@@ -154,7 +154,7 @@ EXPERIMENT = Experiment(
     prediction="Three regimes: at small batches steps fall as one over the batch, then ever less, then not at all.",
     source="Shallue et al., arXiv:1811.03600.",
     passes="Slope of log steps against log batch below -0.75 between the two smallest batches, within 0.25 of zero "
-    "between the two largest, and nowhere above 0.25.",
+    "between the two largest, and nowhere above 0.25; a batch counts if every seed reached the target.",
     seeds=5,
     measure=measure,
     judge=judge,

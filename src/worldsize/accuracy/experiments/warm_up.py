@@ -10,7 +10,7 @@ from worldsize.report.markup import Html
 
 EPOCHS, RATE = 8, 0.1
 REFERENCE, NONE, DONE = "batch 32, rate 0.1", "rate 1.6, no warm-up", "rate 1.6, warm-up over 2 epochs"
-UNDONE, SMALLER = "warm-up to 1.6 that is a quarter done at the end", "rate 0.4, no warm-up"
+UNDONE, SMALLER = "warm-up to 1.6 that is a quarter done at the end", "constant rate 0.2, no warm-up"
 MARGIN = 0.005
 
 
@@ -24,9 +24,10 @@ def measure(bench: Bench) -> dict[str, Any]:
         REFERENCE: common | {"replicas": 1},
         NONE: grown,
         DONE: grown | {"warmup": epochs / 4},
-        # The first quarter of a warm-up four times as long as the run; its mean rate is that of the last variant.
+        # The first quarter of a warm-up four times as long as the run; its mean rate is that of the last variant, and
+        # neither ends with a small one.
         UNDONE: grown | {"lr": RATE / 4, "warmup": float(epochs)},
-        SMALLER: grown | {"lr": RATE / 4},
+        SMALLER: grown | {"lr": RATE / 8, "schedule": "constant"},
     }
     return {"accuracy": accuracies(bench.each(trials.training, variants))}
 
