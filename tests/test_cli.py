@@ -83,6 +83,10 @@ MISUSES = {
         ["--norm", "sync", "--sync", "ddp", "--workers", "8", "--data", "generated:258:1x8x8:4"],
         "the last step has examples for 2 of 8 replicas, and batch norm across workers would wait.*; use sync 'exact'",
     ),
+    "no norm to convert": (
+        ["--norm", "ghost", "--model", "mlp"],
+        "--norm ghost converts .* model mlp has none; leave it",
+    ),
     "ghost too small": (["--norm", "ghost", "--ghost-batch", "1"], "a ghost batch of 1 has no spread"),
     "resume and out": (["--resume", "a", "--out", "b"], "--resume a goes on in its own folder; leave --out out"),
     "resume nothing": (["--resume", "nowhere"], "nowhere holds no run that can be read"),

@@ -118,3 +118,17 @@ def test_a_bootstrap_holds_the_mean_of_what_it_drew_from_and_is_the_same_twice()
     low, high = statistics.bootstrap(5, mean, 0.95)
     assert 1 < low < 4 < high < 10
     assert statistics.bootstrap(5, mean, 0.95) == (low, high)
+
+
+def test_a_jackknife_of_the_mean_is_the_interval_of_the_mean():
+    values = [0.3, 0.5, 0.1, 0.45, 0.38]
+    found = statistics.jackknife(5, lambda picked: sum(values[i] for i in picked) / len(picked))
+    assert found == pytest.approx(statistics.mean_interval(values)[1:])
+    assert statistics.jackknife(1, lambda picked: 7.0) == (7.0, 7.0)
+
+
+def test_a_difference_of_exactly_the_margin_without_spread_shows_nothing():
+    for second in ([0.25, 0.5], [0.75, 1.0]):
+        found = statistics.paired([0.5, 0.75], second, 0.25)
+        assert found.p_equivalent >= 0.5
+        assert found.p_beyond >= 0.5

@@ -123,9 +123,9 @@ def _key(trial: Callable[..., Outcome], task: Task) -> str:
     return f"{name} {_sources(trial.__module__)} {json.dumps(task, sort_keys=True)}"
 
 
-@functools.cache  # what runs is what was read first
+@functools.cache  # the code that runs is what was there at first
 def _sources(module: str) -> str:
-    """A digest of the code that a trial of this module rests on."""
+    """A digest of the code, and of torch, that a trial of this module rests on."""
     rooms = [path for room in ("plan", "parallel", "train") for path in sorted((PACKAGE / room).glob("*.py"))]
     own = Path(str(importlib.import_module(module).__file__))
     shared = [PACKAGE / "accuracy" / f"{name}.py" for name in ("trials", "curvature", "directions", "surface")]

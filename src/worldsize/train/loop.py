@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
 from torch.optim.lr_scheduler import LambdaLR
 
 from worldsize.errors import Misuse, NotFinite
@@ -390,6 +391,8 @@ class _Work:
 
 def _build(run: Run, sets: Sets) -> nn.Module:
     model = models.build(run.model, sets, run.dropout)
+    if run.norm != "batch" and not any(isinstance(module, _BatchNorm) for module in model.modules()):
+        raise Misuse(f"--norm {run.norm} converts batch norm, of which model {run.model} has none; leave it out")
     return norm.convert(model, run.norm, ghost_batch=run.ghost_batch)  # type: ignore[arg-type]  # Run checks it
 
 

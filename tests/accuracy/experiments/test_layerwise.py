@@ -11,7 +11,8 @@ def judged(small: float, large: float):
         accuracy[f"{batch}, sgd"] = LEVEL
         accuracy[f"{batch}, lars"] = [a - 0.05 for a in LEVEL]
         accuracy[f"{batch}, lamb"] = [a + gain + 0.001 * (-1) ** i for i, a in enumerate(LEVEL)]
-    return layerwise.judge({"accuracy": accuracy})
+    chosen = {batch: f"{batch}, lamb" for batch in ("batch 512", "batch 2048")}
+    return layerwise.judge({"accuracy": accuracy, "chosen": chosen})
 
 
 def test_both_batches_have_to_gain():

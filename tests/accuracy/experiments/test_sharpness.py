@@ -2,14 +2,20 @@
 
 from worldsize.accuracy.experiments import sharpness
 
-ROW = {"eigenvalue": [10.0, 11.0, 9.5], "sharpness": [3.0, 3.2, 2.9], "gap": [2.0, 2.1, 1.9]}
+ROW = {
+    "eigenvalue": [10.0, 11.0, 9.5],
+    "sharpness": [3.0, 3.2, 2.9],
+    "gap": [2.0, 2.1, 1.9],
+    "train_loss": [0.3, 0.29, 0.31],
+}
 
 
-def judged(factor: float, gap: float) -> bool:
+def judged(factor: float, gap: float, loss: float = 0.3) -> bool:
     wobble = (0.98, 1.0, 1.02)
     large = {
         key: [v * factor * w for v, w in zip(ROW[key], wobble, strict=True)] for key in ("eigenvalue", "sharpness")
     }
+    large["train_loss"] = [loss] * 3
     large["gap"] = [v + gap + 0.1 * w for v, w in zip(ROW["gap"], wobble, strict=True)]
     return sharpness.judge({sharpness.SMALL: ROW, sharpness.LARGE: large, sharpness.ADAPTED: ROW}).holds
 
@@ -18,6 +24,7 @@ def test_both_have_to_grow():
     assert judged(1.5, 0.5)
     assert not judged(0.8, 0.5)
     assert not judged(1.5, -0.5)
+    assert not judged(1.5, 0.5, loss=0.8), "a net that never got there is compared with none"
 
 
 def test_every_variant_is_drawn_for_every_measure():

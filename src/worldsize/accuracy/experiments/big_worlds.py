@@ -81,8 +81,7 @@ def draw(measured: dict[str, Any]) -> list[Html]:
         line_chart(
             "What the size of the world does to the accuracy",
             "Every replica reads 8 examples a step, so the global batch grows with the world; equal epochs, a "
-            "quarter of them warm-up. Computed "
-            "on one worker, replica by replica; mean over seeds and 95 % interval.",
+            "quarter of them warm-up. Computed on one worker, replica by replica; mean over seeds and 95 % interval.",
             Axis(title="replicas", log=True),
             Axis(title="test accuracy"),
             lines,
