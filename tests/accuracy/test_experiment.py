@@ -55,9 +55,12 @@ def test_one_is_run_kept_and_drawn(tmp_path):
     out = {"out": tmp_path, "console": Console(quiet=True)}
     result = experiment.run_experiment("linear-neuron", workers=2, seeds=None, quick=True, **out)
     assert json.loads((tmp_path / "linear-neuron.json").read_text()) == result
-    assert (result["seeds"], result["trials"], result["quick"]) == (2, 8, True)
+    assert (result["seeds"], result["trials"], result["computed"], result["quick"]) == (2, 8, 8, True)
     assert "not judged" in (tmp_path / "linear-neuron.html").read_text()
     assert len((tmp_path / "trials.jsonl").read_text().splitlines()) == 8
+    again = experiment.run_experiment("linear-neuron", workers=1, seeds=None, quick=True, **out)
+    assert (again["computed"], again["measured"]) == (0, result["measured"])
+    assert "8 trials had been kept" in (tmp_path / "linear-neuron.html").read_text()
 
 
 @pytest.mark.proof
