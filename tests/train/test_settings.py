@@ -64,7 +64,7 @@ def test_a_record_of_before_there_were_some_settings_is_resumed_without_them():
 
 def test_what_changes_no_weights_may_be_given_anew():
     others = {"workers": 3, "device": "cpu", "backend": "gloo", "bucket_mb": 1.0, "limit_s": 5.0}
-    others |= {"data_dir": "there", "download": True, "save_every": 7, "noise_scale": True}
+    others |= {"data_dir": "there", "download": True, "save_every": 7, "noise_scale": True, "evaluate_every": 2}
     assert others.keys() == set(MAY_CHANGE)
     assert from_record(Run().as_json(), others, FOLDER) == Run(**others)
 

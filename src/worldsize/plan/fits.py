@@ -56,7 +56,7 @@ def fit_power_law(examples: Sequence[float], errors: Sequence[float]) -> PowerLa
     """The law through these points, as near as it gets in ratios; its floor lies between zero and the lowest error.
 
     >>> fit_power_law([100, 1_000, 10_000], [0.42, 0.22, 0.14])
-    PowerLaw(factor=2.6062, exponent=0.4091, floor=0.0799)
+    PowerLaw(factor=2.0833, exponent=0.3979, floor=0.0867)
     """
     _refuse(examples, errors, least=3)
 

@@ -237,8 +237,9 @@ def train_worker(run: Run, folder: str | None, stop_after: int | None, tell: Tel
         if world.size == 1:  # several would wait for each other; their processes end
             work.job.close()
         raise
-    work.job.sync.close()
-    return work.result()
+    result = work.result()
+    work.job.close()
+    return result
 
 
 class _Stopped(Exception):
