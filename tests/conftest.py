@@ -3,6 +3,7 @@
 import multiprocessing.forkserver
 import os
 import pathlib
+import signal
 import sys
 from collections.abc import Iterator
 
@@ -22,6 +23,9 @@ def pytest_configure(config: pytest.Config) -> None:
     """Facts of the CPU are looked at on the CPU, also on a machine with GPUs; `-m gpu` looks at those of the GPU."""
     if config.option.markexpr != "gpu":
         os.environ["CUDA_VISIBLE_DEVICES"] = ""
+    # Started in the background, as by nohup, we ignore these, and so would all that tests start and then interrupt.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
 @pytest.fixture(autouse=True)
