@@ -9,8 +9,7 @@ from worldsize.accuracy.variants import POINT, accuracies, capital, strips, verd
 from worldsize.report.markup import Html
 
 EPOCHS, RATE, MARGIN = 8, 0.05, 0.005
-CUT, GROWN, CONSTANT = "rate cut by ten, twice", "batch grown instead", "neither"
-IN_WORDS = {CUT: "a rate cut twice by ten", GROWN: "a batch that grows", CONSTANT: "a constant rate"}
+CUT, GROWN, CONSTANT = "a rate cut twice by ten", "a batch that grows", "a constant rate"
 SCHEDULES = {CUT: "step", GROWN: "grow", CONSTANT: "constant"}
 
 
@@ -25,8 +24,7 @@ def measure(bench: Bench) -> dict[str, Any]:
 
 
 def judge(measured: dict[str, Any]) -> Finding:
-    named = {IN_WORDS[name]: values for name, values in measured["accuracy"].items()}
-    grown, constant = verdicts(named, IN_WORDS[CUT], MARGIN)
+    grown, constant = verdicts(measured["accuracy"], CUT, MARGIN)
     updates = measured["updates"]
     saved = updates[CUT] / max(updates[GROWN], 1)
     return Finding(
@@ -38,7 +36,7 @@ def judge(measured: dict[str, Any]) -> Finding:
 
 def draw(measured: dict[str, Any]) -> list[Html]:
     updates = measured["updates"]
-    rows = {f"{IN_WORDS[name]}: {updates[name]:,} updates": values for name, values in measured["accuracy"].items()}
+    rows = {f"{name}: {updates[name]:,} updates": values for name, values in measured["accuracy"].items()}
     about = "8 epochs; the change comes after a half and after three quarters of them. One dot per seed."
     return [strips("The batch can grow instead of the rate being cut", about, rows, next(iter(rows)))]
 
