@@ -17,6 +17,7 @@ PAGES = [
     "docs/loop.md",
     "docs/accuracy.md",
     "docs/landscape.md",
+    "docs/experiments/README.md",
     "docs/decisions/README.md",
 ]
 

@@ -1,7 +1,6 @@
 """Trials: as `worldsize train` does it, a target is found at the step at which it is reached, divergence is an "
 "outcome."""
 
-import pytest
 import torch
 
 from worldsize.accuracy import trials
@@ -9,15 +8,6 @@ from worldsize.train.loop import train_worker
 from worldsize.train.settings import Run
 
 SMALL = {"model": "mlp", "data": "generated:64:1x8x8:4", "epochs": 2, "replicas": 2, "batch_per_replica": 8}
-
-
-@pytest.fixture(autouse=True)
-def _no_world_stays():
-    yield
-    from worldsize.parallel import world
-
-    if world.current() is not None:
-        world.current().leave()
 
 
 def test_a_training_is_what_worldsize_train_does():

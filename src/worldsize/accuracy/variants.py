@@ -1,5 +1,6 @@
 """Variants of one training, side by side: what each reached with every seed, and whether two of them are equal."""
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -33,6 +34,18 @@ def in_points(difference: Difference, chance: float = 0.95) -> str:
     """
     low, high = difference.interval(chance)
     return f"{difference.mean / POINT:+.2f} points ({low / POINT:+.2f} to {high / POINT:+.2f})"
+
+
+def times(first: Sequence[float], second: Sequence[float]) -> tuple[float, float, float]:
+    """How many times as large the second is, seed by seed: the geometric mean, and its 95 % interval.
+
+    >>> [round(number, 3) for number in times([1.0, 2.0, 4.0], [2.0, 4.0, 8.0])]
+    [2.0, 2.0, 2.0]
+    """
+    sides = [[math.log(max(value, 1e-9)) for value in side] for side in (first, second)]
+    difference = paired(sides[0], sides[1], 1.0)
+    low, high = difference.interval(0.95)
+    return math.exp(difference.mean), math.exp(low), math.exp(high)
 
 
 def strips(title: str, about: str, accuracy: Mapping[str, Sequence[float]], reference: str) -> Html:

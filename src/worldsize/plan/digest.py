@@ -23,13 +23,14 @@ def tensors_sha256(named: Iterable[tuple[str, Tensor]]) -> str:
 
 def weights_sha256(model: nn.Module) -> str:
     """The hash of a model's parameters; a compiled model has the hash of the model inside."""
-    return tensors_sha256((_plain(name), value) for name, value in model.named_parameters())
+    return tensors_sha256((plain(name), value) for name, value in model.named_parameters())
 
 
 def buffers_sha256(model: nn.Module) -> str:
     """The hash of a model's buffers as they are now."""
-    return tensors_sha256((_plain(name), value) for name, value in model.named_buffers())
+    return tensors_sha256((plain(name), value) for name, value in model.named_buffers())
 
 
-def _plain(name: str) -> str:
+def plain(name: str) -> str:
+    """The name that a tensor has when its model is not compiled."""
     return name.replace("_orig_mod.", "")

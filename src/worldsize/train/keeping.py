@@ -9,6 +9,7 @@ from torch.optim import Optimizer
 
 from worldsize.errors import ResumeError
 from worldsize.parallel.world import World
+from worldsize.plan.digest import plain
 from worldsize.train import checkpoint
 from worldsize.train.buffers import ReplicaBuffers
 from worldsize.train.checkpoint import Position
@@ -91,7 +92,3 @@ class Keeping:
 def plain_state(model: nn.Module) -> dict[str, Tensor]:
     """The model's own state, under the names that it has when it is not compiled."""
     return {plain(name): tensor for name, tensor in model.state_dict().items()}
-
-
-def plain(name: str) -> str:
-    return name.replace("_orig_mod.", "")

@@ -12,7 +12,7 @@ def judged(small: float, large: float):
         accuracy[f"{batch}, lars"] = [a - 0.05 for a in LEVEL]
         accuracy[f"{batch}, lamb"] = [a + gain + 0.001 * (-1) ** i for i, a in enumerate(LEVEL)]
     chosen = {batch: f"{batch}, lamb" for batch in ("batch 512", "batch 2048")}
-    return layerwise.judge({"accuracy": accuracy, "chosen": chosen})
+    return layerwise.judge({"accuracy": accuracy, "chosen": chosen, "at_the_edge_of_its_rates": ["batch 512, lars"]})
 
 
 def test_both_batches_have_to_gain():

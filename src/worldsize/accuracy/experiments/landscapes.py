@@ -10,8 +10,7 @@ from worldsize.accuracy import directions, surface, trials
 from worldsize.accuracy.bench import Bench
 from worldsize.accuracy.experiment import Experiment, Finding
 from worldsize.accuracy.surface import Surface
-from worldsize.accuracy.variants import curve
-from worldsize.plan.statistics import paired
+from worldsize.accuracy.variants import curve, times
 from worldsize.report.axis import Axis
 from worldsize.report.charts import line_chart
 from worldsize.report.contours import range_of
@@ -80,16 +79,10 @@ def rises(measured: dict[str, Any], name: str) -> list[float]:
     return found
 
 
-def ratio(measured: dict[str, Any], one: str, other: str) -> tuple[float, float, float]:
-    """How many times as high the other one rises, seed by seed, with its 95 % interval."""
-    sides = [[math.log(max(rise, 1e-9)) for rise in rises(measured, name)] for name in (one, other)]
-    difference = paired(sides[0], sides[1], 1.0)
-    low, high = difference.interval(0.95)
-    return math.exp(difference.mean), math.exp(low), math.exp(high)
-
-
 def judge(measured: dict[str, Any]) -> Finding:
-    skip, batch = ratio(measured, SKIP, PLAIN), ratio(measured, SMALL, LARGE)
+    skip, batch = (
+        times(rises(measured, one), rises(measured, other)) for one, other in ((SKIP, PLAIN), (SMALL, LARGE))
+    )
     small, large = (fmean(_by_place(measured[name])[0.0]) for name in (SMALL, LARGE))
     return Finding(
         holds=skip[1] > 1 and batch[1] > 1,

@@ -62,7 +62,12 @@ def judge(measured: dict[str, Any]) -> Finding:
         gain = against(accuracy, f"{batch}, sgd", best, 0.005)
         holds = holds and gain.interval(0.95)[0] > 0
         said.append(f"at {batch} {best.partition(', ')[2].upper()} is the best of them, {in_points(gain)} against SGD")
-    return Finding(holds=holds, sentence=f"Each at the best of its rates: {'; '.join(said)}.")
+    edge = ", ".join(
+        f"{name.partition(', ')[2].upper()} at {name.partition(', ')[0]}"
+        for name in measured["at_the_edge_of_its_rates"]
+    )
+    more = f" The best rate was the last one tried for {edge}." if edge else ""
+    return Finding(holds=holds, sentence=f"Each at the best of its rates: {'; '.join(said)}.{more}")
 
 
 def draw(measured: dict[str, Any]) -> list[Html]:

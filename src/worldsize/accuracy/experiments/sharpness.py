@@ -1,6 +1,5 @@
 """Do large batches end in sharper minima, and generalise worse, at an equal training loss?"""
 
-import math
 from typing import Any
 
 import torch
@@ -8,7 +7,8 @@ import torch
 from worldsize.accuracy import curvature, trials
 from worldsize.accuracy.bench import Bench
 from worldsize.accuracy.experiment import Experiment, Finding
-from worldsize.plan.statistics import Difference, mean_interval, paired
+from worldsize.accuracy.variants import times
+from worldsize.plan.statistics import mean_interval, paired
 from worldsize.report.axis import Axis
 from worldsize.report.bars import Bar, bar_chart
 from worldsize.report.markup import Html
@@ -56,24 +56,12 @@ def measure(bench: Bench) -> dict[str, Any]:
     return {name: {key: [one[key] for one in outcomes] for key in outcomes[0]} for name, outcomes in found.items()}
 
 
-def ratio(measured: dict[str, Any], key: str, one: str, other: str) -> tuple[float, float, float]:
-    """How many times as large the other's is, seed by seed, with its 95 % interval."""
-    difference = _logs(measured, key, one, other)
-    low, high = difference.interval(0.95)
-    return math.exp(difference.mean), math.exp(low), math.exp(high)
-
-
-def _logs(measured: dict[str, Any], key: str, one: str, other: str) -> Difference:
-    sides = [[math.log(max(value, 1e-9)) for value in measured[name][key]] for name in (one, other)]
-    return paired(sides[0], sides[1], 1.0)
-
-
 def judge(measured: dict[str, Any]) -> Finding:
-    eigenvalue, keskar = (ratio(measured, key, SMALL, LARGE) for key in ("eigenvalue", "sharpness"))
+    eigenvalue, keskar = (times(measured[SMALL][key], measured[LARGE][key]) for key in ("eigenvalue", "sharpness"))
     gap = paired(measured[SMALL]["gap"], measured[LARGE]["gap"], 1.0)
     low, high = gap.interval(0.95)
     reached = all(abs(loss - LOSS) < 0.05 for name in VARIANTS for loss in measured[name]["train_loss"])
-    adapted = ratio(measured, "eigenvalue", LARGE, ADAPTED)
+    adapted = times(measured[LARGE]["eigenvalue"], measured[ADAPTED]["eigenvalue"])
     return Finding(
         holds=reached and eigenvalue[1] > 1 and keskar[1] > 1 and low > 0,
         sentence="At one rate and an equal training loss batch 2048 ends where the largest eigenvalue is "

@@ -86,7 +86,6 @@ def measure(bench: Bench) -> dict[str, Any]:
     return {
         "accuracy": {str(lag): {str(rate): found[f"{lag} {rate}"] for rate in tried} for lag in (0, 1)},
         "stable": {str(lag): largest_stable_rate(lag) for lag in (0, 1)},
-        "eigenvalue": float(np.linalg.eigvalsh(linear_neuron.hessian())[-1]),
     }
 
 
